@@ -1,0 +1,150 @@
+"""``servegen build``: solve, render, validate, write; or say what is stale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from servegen.cli.common import (
+    Source,
+    diagnostics_of,
+    format_of,
+    one_of,
+    put,
+    put_findings,
+    read_specs,
+    say,
+    tell,
+    worst,
+)
+from servegen.errors import Diagnostic, ServegenError, StaleError, Where
+
+if TYPE_CHECKING:
+    from servegen.bundle import Bundle
+    from servegen.compile import Result
+
+SHOWN_FILES = 6
+
+
+def build(
+    paths: Annotated[list[str], typer.Argument(help="Spec files or folders; - reads stdin.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The output folder.")] = Path("out"),
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; name what is stale and exit 2.")] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Like --check, and show a unified diff.")] = False,
+    locked: Annotated[bool, typer.Option("--locked", help="Render the locked plan without solving.")] = False,
+    stop_after: Annotated[
+        str, typer.Option(help="Print what a stage makes, write nothing: load, resolve, plan, render or validate.")
+    ] = "emit",
+    templates: Annotated[Path | None, typer.Option(help="Folder of your own templates, searched first.")] = None,
+    format: Annotated[str, typer.Option("--format", help="Of the diagnostics: text, json, github or sarif.")] = "text",
+) -> int:
+    """Solve, render, validate and write out/<name>/."""
+    format_of(format, ("text", "json", "github", "sarif"))
+    from servegen.compile import STAGES, compile_spec, read_locked
+    from servegen.report.diagnostics import Finding
+    from servegen.report.diagnostics import text as diagnostics_text
+
+    stages = [name for name, _ in STAGES]
+    one_of("--stop-after", stop_after, stages)
+    if stop_after != "emit" and (check or diff):
+        raise typer.BadParameter("there is nothing to compare before emit", param_hint="'--stop-after'")
+    until = "validate" if check or diff else stop_after
+
+    def one(source: Source) -> None:
+        """Take one spec as far as was asked. Raises ServegenError."""
+        loaded = source.need()
+        lock = read_locked(out, source.name) if locked else None
+        result = compile_spec(loaded, until, templates, lock, out)
+        if check or diff:
+            _compare(result, out, diff, line)
+        elif until == "emit":
+            line(_written(result, out))
+        else:
+            _print_stage(result, until)
+
+    line = say if format != "text" else lambda text: put(f"{text}\n")
+    findings: list[Finding] = []
+    codes: list[int] = []
+    for source in read_specs(paths):
+        try:
+            one(source)
+            codes.append(0)
+            findings.append(Finding(source.file, source.name, True))
+        except ServegenError as error:
+            codes.append(error.exit_code)
+            findings.append(Finding(source.file, source.name, False, diagnostics_of(error, source.file)))
+            if format == "text" and isinstance(error, StaleError) and check and not diff:
+                put(diagnostics_text(error.diagnostics))
+            elif format == "text":
+                tell(error)
+    if format != "text":
+        put_findings(findings, format)
+    return worst(codes)
+
+
+_STALE = {
+    "missing": "this file is missing",
+    "extra": "a former build wrote this file, the present one does not",
+    "different": "this file differs from what its inputs give",
+}
+
+
+def _compare(result: Result, out: Path, show_diff: bool, line: Callable[[str], None]) -> None:
+    """Name or show what is stale. Raises StaleError, with a diagnostic for each file, if anything is."""
+    from servegen import emit
+
+    bundle = _bundle(result)
+    changes = emit.check(out, bundle)
+    if not changes:
+        line(f"{bundle.name}: up to date")
+        return
+    if show_diff:
+        put(emit.diff(out, bundle))
+    hint = f"servegen build {result.loaded.file} -o {out}"
+    raise StaleError(
+        Diagnostic("stale", _STALE[change.kind], Where(str(out / bundle.name / change.path)), hint if last else "")
+        for change, last in zip(changes, [False] * (len(changes) - 1) + [True], strict=True)
+    )
+
+
+def _written(result: Result, out: Path) -> str:
+    """One line: whether the tree is new, changed or as it was, and which files changed."""
+    bundle = _bundle(result)
+    place = f"{bundle.name}: "
+    if not result.changes:
+        return f"{place}unchanged"
+    kinds = {kind: [c.path for c in result.changes if c.kind == kind] for kind in ("created", "updated", "removed")}
+    if len(kinds["created"]) == len(result.changes) == len(bundle.files) + 1:
+        return f"{place}created {len(result.changes)} files in {out / bundle.name}"
+    parts = [f"{kind} {_some(paths)}" for kind, paths in kinds.items() if paths]
+    return place + "; ".join(parts)
+
+
+def _some(paths: Sequence[str]) -> str:
+    more = len(paths) - SHOWN_FILES
+    return ", ".join(paths[:SHOWN_FILES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _print_stage(result: Result, stage: str) -> None:
+    """What the stage made, to stdout."""
+    from servegen.plan import dumps
+    from servegen.report.json import yaml_text
+
+    if stage == "load":
+        put(yaml_text(result.loaded.shown))
+    elif stage == "resolve" and result.problem is not None:
+        put("".join(f"{digest}  {name}\n" for name, digest in sorted(result.problem.inputs.items())))
+    elif stage == "plan" and result.plan is not None:
+        put(dumps(result.plan))
+    else:
+        bundle = _bundle(result)
+        put("".join(f"==> {bundle.name}/{path} <==\n{bundle.files[path]}\n" for path in sorted(bundle.files)))
+
+
+def _bundle(result: Result) -> Bundle:
+    if result.bundle is None:
+        raise ValueError("nothing was rendered")
+    return result.bundle

@@ -1,0 +1,194 @@
+"""What the commands share: reading specs, choosing the format, printing, the worst exit code of several specs."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from servegen.errors import Diagnostic, InfeasibleError, ServegenError, SpecError, UserError, Where
+
+if TYPE_CHECKING:
+    from servegen.report.blocks import Block
+    from servegen.spec.load import LoadedSpec
+
+STDIN = "-"
+_IS_SPEC = re.compile(r"""^["']?apiVersion["']?:\s*["']?servegen\b""", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Source:
+    """One spec, or the reason why there is none. ``file`` is as the user gave it."""
+
+    file: str
+    loaded: LoadedSpec | None
+    error: UserError | None = None
+
+    @property
+    def name(self) -> str:
+        return self.loaded.name if self.loaded is not None else ""
+
+    def need(self) -> LoadedSpec:
+        """The spec. Raises the error that stands in its place."""
+        if self.loaded is None:
+            raise self.error or ValueError(f"{self.file} holds neither a spec nor an error")
+        return self.loaded
+
+
+def read_specs(paths: Sequence[str]) -> list[Source]:
+    """Every spec of the files and folders, in order, each file once; what cannot be read is a Source with an error.
+
+    A folder stands for the ``*.yaml`` and ``*.yml`` files in it that hold specs; others are named on stderr.
+    """
+    sources: list[Source] = []
+    for path in paths:
+        try:
+            files = [path] if path == STDIN else _files(path)
+        except UserError as error:
+            sources.append(Source(path, None, error))
+            continue
+        for file in files:
+            if not any(_same(file, source.file) for source in sources):
+                sources += _load(file)
+    names: dict[str, str] = {}
+    for index, source in enumerate(sources):
+        if source.loaded is None:
+            continue
+        if source.name in names:
+            message = f"the name {source.name!r} is taken by another spec, in {names[source.name]}"
+            where = source.loaded.where.at("metadata.name")
+            hint = "the name is that of the output folder and of every object: give each spec its own"
+            sources[index] = Source(source.file, None, SpecError(Diagnostic("duplicate-name", message, where, hint)))
+        names.setdefault(source.name, source.file)
+    return sources
+
+
+def _files(path: str) -> list[str]:
+    if not os.path.exists(path):
+        raise SpecError(Diagnostic("no-file", "there is no such file or folder", Where(path)))
+    if not os.path.isdir(path):
+        return [path]
+    found: list[str] = []
+    for name in sorted(os.listdir(path)):
+        file = os.path.join(path, name)
+        if name.startswith(".") or not name.endswith((".yaml", ".yml")) or not os.path.isfile(file):
+            continue
+        if not os.access(file, os.R_OK) or _IS_SPEC.search(Path(file).read_bytes().decode("utf-8", "replace")):
+            found.append(file)  # reading it says what is wrong with one that cannot be read
+        else:
+            say(f"note: {file} has no apiVersion of servegen and is passed over")
+    if not found:
+        hint = "servegen init writes one"
+        raise SpecError(Diagnostic("no-spec", "there is no spec in this folder", Where(path), hint))
+    return found
+
+
+def _load(file: str) -> list[Source]:
+    if file == STDIN:
+        from servegen.spec.load import loads
+
+        try:
+            return [Source(file, spec) for spec in loads(sys.stdin.buffer.read(), "<stdin>")]
+        except UserError as error:
+            return [Source(file, None, error)]
+    from servegen.compile import load
+
+    specs, errors = load(Path(file))
+    return [Source(file, spec) for spec in specs] + [Source(file, None, error) for error in errors]
+
+
+def _same(one: str, other: str) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def one_of(flag: str, value: str, allowed: Sequence[str]) -> str:
+    """``value`` if it is one of the allowed words; a usage error else."""
+    if value not in allowed:
+        raise typer.BadParameter(f"{value!r} is not one of {', '.join(allowed)}", param_hint=f"'{flag}'")
+    return value
+
+
+def format_of(value: str, allowed: Sequence[str]) -> str:
+    """``value`` if the command can print it; a usage error else."""
+    return one_of("--format", value, allowed)
+
+
+def put(text: str) -> None:
+    """Data, to stdout."""
+    sys.stdout.write(text)
+
+
+def say(line: str) -> None:
+    """Everything else, to stderr."""
+    from servegen.report.figures import visible
+
+    print(visible(line), file=sys.stderr)
+
+
+def tell(error: ServegenError) -> None:
+    """What went wrong with one spec, to stderr."""
+    if isinstance(error, UserError):
+        from servegen.report.diagnostics import text
+
+        sys.stderr.write(text(error.diagnostics))
+    elif isinstance(error, InfeasibleError):
+        from servegen.report.text import infeasible_blocks, plain
+
+        sys.stderr.write(plain(infeasible_blocks(error)))
+
+
+def show(blocks: Sequence[Block]) -> None:
+    """A report to stdout: with rich on a terminal, plain and aligned anywhere else."""
+    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+        from servegen.report.terminal import show as show_rich
+
+        show_rich(blocks, sys.stdout)
+    else:
+        from servegen.report.text import plain
+
+        put(plain(blocks))
+
+
+def put_data(entries: Sequence[Any], one: bool, format: str) -> None:
+    """Entries as JSON or YAML: the entry itself where one was asked for, else an array of them."""
+    from servegen.report.json import json_text, yaml_text
+
+    if one and not entries:
+        return
+    value = entries[0] if one else list(entries)
+    put(json_text(value) if format == "json" else yaml_text(value))
+
+
+def put_findings(findings: Sequence[Any], format: str) -> None:
+    """Diagnostics of several specs as json, github or sarif."""
+    from servegen import __version__
+    from servegen.report import diagnostics
+
+    if format == "github":
+        put(diagnostics.github(findings))
+    elif format == "sarif":
+        put_data([diagnostics.sarif(findings, __version__)], True, "json")
+    else:
+        put_data(diagnostics.as_json(findings), len(findings) == 1, "json")
+
+
+def diagnostics_of(error: ServegenError, file: str) -> tuple[Diagnostic, ...]:
+    """An error as diagnostics at the spec's file, for the formats that know nothing else."""
+    if isinstance(error, UserError):
+        return error.diagnostics
+    if isinstance(error, InfeasibleError):
+        message = f"{error.name}: {error.message}; binding bound: {error.bound}; best attainable: {error.best}"
+        return (Diagnostic("infeasible", message, Where(file), error.fixes[0].text if error.fixes else ""),)
+    return (Diagnostic("error", str(error), Where(file)),)
+
+
+def worst(codes: Iterable[int]) -> int:
+    """The exit code of several specs: an error before infeasible before stale before success."""
+    found = set(codes)
+    return next((code for code in (1, 3, 2) if code in found), 0)

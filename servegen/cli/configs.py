@@ -1,0 +1,123 @@
+"""The table of ``servegen estimate --from``: configurations in, one row of figures each out."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from servegen.errors import Diagnostic, InfeasibleError, ServegenError, SpecError, UserError, Where
+
+NEEDED = ("engine", "model", "accelerator", "isl", "osl", "concurrency")
+MODES = ("aggregated", "disaggregated", "static")
+PHYSICS = ("calibrated", "ideal")
+#: Columns of words and of whole numbers; an empty cell leaves the default of EstimateRequest.
+WORDS = ("engine", "model", "accelerator", "weights", "kv", "mode")
+COUNTS = (
+    "tp", "pp", "dp", "ep", "isl", "osl", "concurrency", "cached", "chunk",
+    "prefill_tp", "prefill_workers", "decode_tp", "decode_workers",
+)  # fmt: skip
+#: Where a column is not called as the field that it fills.
+FIELDS = {"concurrency": "batch"}
+OUTPUT = ("id", "ttft_ms", "tpot_ms", "output_tokens_per_s", "fits", "error")
+
+
+def read(file: str) -> list[dict[str, str]]:
+    """The rows of a CSV file (``-``: stdin). Raises SpecError if it is none, or lacks a column that every row needs."""
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        reader = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True, restval="")
+        rows = [{(k or "").strip(): _cell(v) for k, v in row.items()} for row in reader]
+        columns = [c.strip() for c in reader.fieldnames or ()]
+    except OSError as error:
+        raise SpecError(Diagnostic("io", f"cannot read: {error.strerror or error}", Where(file))) from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise SpecError(Diagnostic("bad-table", f"this is no CSV in UTF-8: {error}", Where(file))) from error
+    missing = [column for column in ("id", *NEEDED) if column not in columns]
+    if missing:
+        hint = f"columns: id, {', '.join([*WORDS, *COUNTS])}"
+        raise SpecError(Diagnostic("bad-table", f"columns are missing: {', '.join(missing)}", Where(file, 1), hint))
+    return rows
+
+
+def estimate_row(row: Mapping[str, str], physics: str) -> dict[str, Any]:
+    """The figures of one row, with ``error`` set instead where there are none. Never raises."""
+    empty: dict[str, Any] = dict.fromkeys(OUTPUT)
+    try:
+        return empty | {"id": row["id"]} | _figures(_request(row, physics))
+    except UserError as error:
+        said = "; ".join(d.message + (f" ({d.hint})" if d.hint else "") for d in error.diagnostics)
+    except InfeasibleError as error:
+        said = error.message
+    except (ServegenError, ValueError) as error:
+        said = str(error)
+    except Exception as error:
+        # One row must not lose the others: what would be a bug elsewhere is this row's error.
+        said = f"bug in servegen: {type(error).__name__}: {error}"
+    return empty | {"id": row["id"], "error": " ".join(said.split()) or "failed"}
+
+
+def as_csv(results: Sequence[Mapping[str, Any]]) -> str:
+    """Figures with six significant digits; nothing where there is none."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(OUTPUT)
+    for result in results:
+        writer.writerow([_written(result[column]) for column in OUTPUT])
+    return stream.getvalue()
+
+
+def _request(row: Mapping[str, str], physics: str) -> Any:
+    from servegen.solve.estimate import EstimateRequest
+
+    for column in NEEDED:
+        if not row.get(column):
+            raise ValueError(f"{column} is empty")
+    given: dict[str, Any] = {column: row[column] for column in WORDS if row.get(column)}
+    given |= {FIELDS.get(column, column): _count(column, row[column]) for column in COUNTS if row.get(column)}
+    if given.get("mode", MODES[0]) not in MODES:
+        raise ValueError(f"mode: {given['mode']!r} is not one of {', '.join(MODES)}")
+    return EstimateRequest(**given, physics=physics)  # type: ignore[arg-type]  # checked by the command
+
+
+def _figures(request: Any) -> dict[str, Any]:
+    from servegen.solve.estimate import estimate
+
+    found = estimate(request)
+    serving = found.serving
+    return {
+        "ttft_ms": _shown(serving.ttft_s, 1e3),
+        "tpot_ms": _shown(serving.tpot_s, 1e3),
+        "output_tokens_per_s": _shown(serving.output_tokens_per_s, 1.0),
+        "fits": bool(found.memory.fits),
+    }
+
+
+def _count(column: str, text: str) -> int:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"{column}: {text!r} is no number") from None
+    if not value.is_integer() or value < 0:
+        raise ValueError(f"{column}: {text!r} is no whole number")
+    return int(value)
+
+
+def _shown(value: float | None, scale: float) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value) * scale
+
+
+def _written(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _cell(value: Any) -> str:
+    return value.strip() if isinstance(value, str) else ""

@@ -1,0 +1,71 @@
+"""``servegen estimate``: one explicit configuration, or a table of them, without a search."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, cast
+
+import typer
+
+from servegen.cli import configs
+from servegen.cli.common import format_of, one_of, put, put_data, show
+
+
+def estimate(
+    model: Annotated[str, typer.Option(help="Catalogue name, Hugging Face id or a config.json.")] = "",
+    accelerator: Annotated[str, typer.Option(help="Catalogue name of the accelerator.")] = "",
+    engine: Annotated[str, typer.Option(help="Engine, or engine@version.")] = "sglang",
+    tp: Annotated[int, typer.Option(min=1, help="Tensor parallelism.")] = 1,
+    pp: Annotated[int, typer.Option(min=1, help="Pipeline parallelism.")] = 1,
+    dp: Annotated[int, typer.Option(min=1, help="Attention data parallelism inside tp.")] = 1,
+    ep: Annotated[int, typer.Option(min=1, help="Expert parallelism inside tp.")] = 1,
+    weights: Annotated[
+        str, typer.Option(help="bf16, fp8, int8, int4, nvfp4 or mxfp4; default: the checkpoint's own.")
+    ] = "",
+    kv: Annotated[str, typer.Option(help="bf16, fp8 or int8.")] = "bf16",
+    batch: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 1,
+    isl: Annotated[int, typer.Option(min=1, help="Prompt tokens.")] = 1024,
+    osl: Annotated[int, typer.Option(min=1, help="Output tokens.")] = 128,
+    cached: Annotated[int, typer.Option(min=0, help="Prompt tokens that are in the prefix cache.")] = 0,
+    chunk: Annotated[int, typer.Option(min=0, help="Tokens of a prefill chunk; 0: the engine's default.")] = 0,
+    mode: Annotated[str, typer.Option(help="static, aggregated or disaggregated.")] = "aggregated",
+    physics: Annotated[str, typer.Option(help="ideal or calibrated.")] = "calibrated",
+    from_: Annotated[str, typer.Option("--from", help="CSV of configurations, one a row; - reads stdin.")] = "",
+    format: Annotated[str, typer.Option("--format", "-o", help="text, json, yaml; csv and json with --from.")] = "text",
+) -> int:
+    """Estimate one explicit configuration, or every row of a table."""
+    one_of("--physics", physics, configs.PHYSICS)
+    if from_:
+        return _table(from_, "csv" if format == "text" else format_of(format, ("csv", "json", "yaml")), physics)
+    format_of(format, ("text", "json", "yaml"))
+    one_of("--mode", mode, configs.MODES)
+    for flag, value in (("--model", model), ("--accelerator", accelerator)):
+        if not value:
+            raise typer.BadParameter("it is needed, unless --from gives a table", param_hint=f"'{flag}'")
+    from servegen.solve.estimate import EstimateRequest
+    from servegen.solve.estimate import estimate as estimate_one
+
+    request = EstimateRequest(
+        model=model, accelerator=accelerator, engine=engine, tp=tp, pp=pp, dp=dp, ep=ep, weights=weights, kv=kv,
+        batch=batch, isl=isl, osl=osl, cached=cached, chunk=chunk, mode=cast(Any, mode), physics=cast(Any, physics),
+    )  # fmt: skip
+    found = estimate_one(request)
+    if format == "text":
+        from servegen.report.text import estimate_blocks
+
+        show(estimate_blocks(found))
+    else:
+        from servegen.report.json import estimate_json
+
+        put_data([estimate_json(found)], True, format)
+    return 0
+
+
+def _table(file: str, format: str, physics: str) -> int:
+    """Every row of a table, in order; a row that cannot be estimated says why and stops nothing."""
+    rows = configs.read(file)
+    results = [configs.estimate_row(row, physics) for row in rows]
+    if format == "csv":
+        put(configs.as_csv(results))
+    else:
+        put_data(results, False, format)
+    return 0

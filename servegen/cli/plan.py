@@ -1,0 +1,93 @@
+"""``servegen plan``: solve, and show what was chosen and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from servegen.cli.common import Source, format_of, put, put_data, read_specs, show, tell, worst
+from servegen.errors import InfeasibleError, UserError
+
+
+def plan(
+    paths: Annotated[list[str], typer.Argument(help="Spec files or folders; - reads stdin.")],
+    format: Annotated[str, typer.Option("--format", "-o", help="text, json, yaml or markdown.")] = "text",
+    show_spec: Annotated[
+        bool, typer.Option("--show-spec", help="Print the spec with every default; do not solve.")
+    ] = False,
+    templates: Annotated[Path | None, typer.Option(help="Folder of your own templates, searched first.")] = None,
+) -> int:
+    """Solve; show the choice, why, the runners-up, the Pareto frontier, the cost."""
+    format_of(format, ("text", "json", "yaml", "markdown"))
+    sources = read_specs(paths)
+    if show_spec:
+        return _show_specs(sources, "json" if format == "json" else "yaml")
+    from servegen.compile import compile_spec
+
+    entries: list[Any] = []
+    codes: list[int] = []
+    for source in sources:
+        found: Any
+        try:
+            found = compile_spec(source.need(), until="plan").plan
+            codes.append(0)
+        except InfeasibleError as error:
+            found = error
+            codes.append(error.exit_code)
+        except UserError as error:
+            tell(error)
+            codes.append(error.exit_code)
+            continue
+        if format in ("json", "yaml"):
+            entries.append(_data(found))
+        else:
+            if any(code in (0, 3) for code in codes[:-1]):
+                put("\n")
+            _page(found, format, templates)
+    if format in ("json", "yaml"):
+        put_data(entries, len(sources) == 1, format)
+    return worst(codes)
+
+
+def _data(found: Any) -> dict[str, Any]:
+    from servegen.report.json import infeasible_json, plan_json
+
+    return infeasible_json(found) if isinstance(found, InfeasibleError) else plan_json(found)
+
+
+def _page(found: Any, format: str, templates: Path | None) -> None:
+    from servegen.report.text import infeasible_blocks, plan_blocks
+
+    if isinstance(found, InfeasibleError):
+        show(infeasible_blocks(found))
+    elif format == "markdown":
+        from servegen.render.environment import Environment
+        from servegen.report.markdown import plan_markdown
+
+        put(plan_markdown(found, Environment(templates)))
+    else:
+        show(plan_blocks(found))
+
+
+def _show_specs(sources: list[Source], format: str) -> int:
+    """Print the specs with every default, those of the catalogue included."""
+    from servegen.compile import compile_spec
+    from servegen.report.json import yaml_text
+
+    shown: list[Any] = []
+    codes: list[int] = []
+    for source in sources:
+        try:
+            problem = compile_spec(source.need(), until="resolve").problem
+            shown.append(problem.shown if problem is not None else source.need().shown)
+            codes.append(0)
+        except UserError as error:
+            tell(error)
+            codes.append(error.exit_code)
+    if format == "json":
+        put_data(shown, len(sources) == 1, "json")
+    else:
+        put("---\n".join(yaml_text(spec) for spec in shown))
+    return worst(codes)

@@ -1,0 +1,155 @@
+"""The whole program on one screen: a spec goes down STAGES and ends as files in ``out/<name>/``.
+
+    file --load--> LoadedSpec --resolve--> Problem --plan--> Plan --render--> Bundle --validate--> Bundle --emit--> out/
+
+A stage takes what the one before it made and adds its own; :func:`compile_spec` stops after any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from servegen.errors import Diagnostic, EmitError, StaleError, UserError, Where
+from servegen.plan import Plan, dumps, loads
+
+if TYPE_CHECKING:
+    from servegen.bundle import Bundle
+    from servegen.emit import Change
+    from servegen.solve.problem import Problem
+    from servegen.spec.load import LoadedSpec
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Result:
+    """How far one spec has come. ``templates``, ``locked`` and ``out`` are what the user asked for."""
+
+    loaded: LoadedSpec
+    templates: Path | None = None
+    locked: Plan | None = None
+    out: Path | None = None
+    problem: Problem | None = None
+    plan: Plan | None = None
+    bundle: Bundle | None = None
+    changes: tuple[Change, ...] = ()
+
+
+def load(path: Path) -> tuple[list[LoadedSpec], list[UserError]]:
+    """The specs of one file, a document each, and what is wrong with the others; from here on each goes its own way."""
+    from servegen.spec.load import load_all
+
+    return load_all([path])
+
+
+def resolve(result: Result) -> Result:
+    """Names to facts: model, accelerators, engine constants, and the hash of every input."""
+    from servegen.solve.resolve import resolve
+
+    return replace(result, problem=resolve(result.loaded))
+
+
+def plan(result: Result) -> Result:
+    """Search for the best configuration, or take the locked one if its inputs are the present ones.
+
+    The plan goes through its own file format, so that what is rendered today and what ``--locked`` renders next year
+    start from the same digits. Raises InfeasibleError; StaleError if the lock does not belong to these inputs.
+    """
+    problem = _made(result.problem, "resolve")
+    if result.locked is not None:
+        _refuse_stale(result.loaded, result.locked, problem.inputs)
+        return replace(result, plan=result.locked)
+    from servegen.solve.search import solve
+
+    return replace(result, plan=loads(dumps(solve(problem))))
+
+
+def render(result: Result) -> Result:
+    """The plan to files: what the engine's templates give, the page for reviewers and the lock."""
+    from servegen.render.bundle import render
+    from servegen.render.environment import Environment
+    from servegen.report.markdown import TEMPLATE, plan_markdown
+
+    chosen = _made(result.plan, "plan")
+    bundle = render(chosen, result.templates)
+    page = plan_markdown(chosen, Environment(result.templates), bundle.files)
+    files = {**bundle.files, "PLAN.md": page, "plan.lock.json": dumps(chosen)}
+    return replace(result, bundle=replace(bundle, files=files, templates={**bundle.templates, "PLAN.md": TEMPLATE}))
+
+
+def validate(result: Result) -> Result:
+    """Prove the bundle: schemas, references between objects, flags against the engine's contract, shell syntax."""
+    from servegen.validate.check import validate
+
+    chosen, bundle = _made(result.plan, "plan"), _made(result.bundle, "render")
+    return replace(result, bundle=validate(chosen, bundle))
+
+
+def emit(result: Result) -> Result:
+    """The bundle into ``out/<name>/``, all of it or nothing."""
+    from servegen.emit import write
+
+    changes = write(_made(result.out, "out"), _made(result.bundle, "validate"))
+    return replace(result, changes=tuple(changes))
+
+
+#: ``load`` takes a file and yields specs; every other stage takes and gives one Result.
+STAGES: tuple[tuple[str, Callable[..., Any]], ...] = (
+    ("load", load),
+    ("resolve", resolve),
+    ("plan", plan),
+    ("render", render),
+    ("validate", validate),
+    ("emit", emit),
+)
+
+
+def compile_spec(
+    loaded: LoadedSpec,
+    until: str = "validate",
+    templates: Path | None = None,
+    locked: Plan | None = None,
+    out: Path | None = None,
+) -> Result:
+    """Take one loaded spec down the stages up to and including ``until``; ``emit`` needs ``out``.
+
+    Raises whatever a stage raises: UserError, InfeasibleError, StaleError. ValueError for a stage that there is not.
+    """
+    names = [name for name, _ in STAGES]
+    if until not in names:
+        raise ValueError(f"there is no stage {until!r}; the stages are {', '.join(names)}")
+    result = Result(loaded, templates, locked, out)
+    for _, stage in STAGES[1 : names.index(until) + 1]:
+        result = stage(result)
+    return result
+
+
+def read_locked(out: Path, name: str) -> Plan:
+    """The plan in ``out/<name>/plan.lock.json``. Raises EmitError if there is none or it is no plan of this version."""
+    from servegen.emit import PLAN_LOCK, read_plan_lock
+
+    text = read_plan_lock(out, name)
+    try:
+        return loads(text)
+    except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
+        where = Where(str(out / name / PLAN_LOCK))
+        message = f"this is no plan that servegen can read: {error}"
+        raise EmitError(Diagnostic("bad-lock", message, where, "build once without --locked")) from error
+
+
+def _refuse_stale(loaded: LoadedSpec, locked: Plan, inputs: Mapping[str, str]) -> None:
+    """Raise StaleError unless the lock was made from these very inputs."""
+    differing = sorted(name for name in {*locked.inputs, *inputs} if locked.inputs.get(name) != inputs.get(name))
+    if differing:
+        message = f"{locked.name}: the locked plan was made from other inputs: {', '.join(differing)}"
+        hint = "build without --locked to solve again"
+        raise StaleError(Diagnostic("stale-lock", message, Where(loaded.file), hint))
+
+
+def _made(value: T | None, stage: str) -> T:
+    if value is None:
+        raise ValueError(f"this stage needs what {stage!r} makes")
+    return value

@@ -1,0 +1,73 @@
+"""sglang-router: the door of a split deployment. It sends each request to a prefill and a decode server at once.
+
+In a cluster it finds its servers by label; on bare machines its script is told their addresses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from servegen.engines.contract import load_contract, require
+from servegen.engines.launch import Arg, Launch, Probes
+from servegen.engines.startup import startup_budget_s
+from servegen.plan import Plan, Role
+
+PROGRAM = ("python3", "-m", "sglang_router.launch_router")
+CONTRACT = "sglang-router-0.3.2"
+PORT = 8000
+PROMETHEUS_PORT = 29000
+PROBES = Probes(liveness="/liveness", readiness="/readiness", timeout_s=5)
+
+
+def launch(plan: Plan, servers: Sequence[Launch]) -> Launch:
+    """The router of a split plan, as its pod runs it: servers are found by their labels through the Kubernetes API."""
+    port = next(s.port for s in servers if s.role == "prefill")
+    prefill = "cache_aware" if plan.traffic.prefix_hit > 0 else _by_load(plan.role("prefill"))
+    budget_s = max(startup_budget_s(plan, role) for role in plan.choice.roles)
+    args = (
+        Arg("--pd-disaggregation"),
+        Arg("--host", ("0.0.0.0",)),
+        Arg("--port", (str(PORT),)),
+        Arg("--service-discovery"),
+        Arg("--service-discovery-namespace", (plan.deploy.namespace or "default",)),
+        Arg("--service-discovery-port", (str(port),)),
+        Arg("--prefill-selector", _selector(plan, "prefill")),
+        Arg("--decode-selector", _selector(plan, "decode")),
+        Arg("--prefill-policy", (prefill,)),
+        # Decode servers keep no prefix cache, so that only their load is a reason to prefer one.
+        Arg("--decode-policy", (_by_load(plan.role("decode")),)),
+        Arg("--worker-startup-timeout-secs", (str(math.ceil(budget_s)),)),
+        Arg("--prometheus-port", (str(PROMETHEUS_PORT),)),
+    )
+    require(load_contract(CONTRACT), args, "sglang-router")
+    return Launch(
+        name="router",
+        role=None,
+        program=PROGRAM,
+        args=args,
+        env={},
+        port=PORT,
+        probes=PROBES,
+        contract=CONTRACT,
+        metrics_port=PROMETHEUS_PORT,
+    )
+
+
+def standalone(router: Launch) -> Launch:
+    """The same router without the Kubernetes flags: what its launch script holds before the servers' addresses."""
+    return replace(router, args=tuple(a for a in router.args if not _is_discovery(a.flag)))
+
+
+def _by_load(role: Role) -> str:
+    """The emptier of two servers; the router refuses that policy at start when it is told a single address."""
+    return "power_of_two" if role.total_replicas > 1 else "round_robin"
+
+
+def _is_discovery(flag: str) -> bool:
+    return flag.startswith("--service-discovery") or flag.endswith("-selector")
+
+
+def _selector(plan: Plan, component: str) -> tuple[str, str]:
+    return (f"app.kubernetes.io/instance={plan.name}", f"app.kubernetes.io/component={component}")

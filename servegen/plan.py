@@ -1,0 +1,355 @@
+"""The IR: everything that rendering needs and a reviewer asks for, frozen, with a JSON round trip and a content hash.
+
+A plan holds no clock, host, path of this machine or secret value. Seconds, bytes, tokens; dollars per hour.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+FORMAT = "servegen.plan/v1alpha1"
+
+RoleName = Literal["serve", "prefill", "decode"]
+Topology = Literal["aggregated", "disaggregated"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """Of one latency, seconds."""
+
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Bytes on one device, by what they are for. ``kv_tokens`` is the pool of one replica, in tokens."""
+
+    usable_bytes: float
+    weight_bytes: float
+    kv_pool_bytes: float
+    activation_bytes: float
+    graph_bytes: float
+    collective_bytes: float
+    runtime_bytes: float
+    kv_bytes_per_token: float
+    kv_tokens: int
+
+
+@dataclass(frozen=True)
+class Role:
+    """One kind of server. ``devices`` counts one replica's accelerators (tp x pp); ``pool`` indexes the spec's pool.
+
+    ``load`` is what the engine is told to load (a Hugging Face id or path), ``quantization`` the method that it applies
+    while loading ("" = as the checkpoint is stored). ``checkpoint_bytes`` are the files' bytes, read once per replica.
+    """
+
+    role: RoleName
+    accelerator: str
+    pool: int
+    weights: str
+    kv: str
+    tp: int
+    pp: int
+    dp: int
+    ep: int
+    replicas: int
+    spares: int
+    devices: int
+    max_running_requests: int
+    chunked_prefill_size: int
+    mixed_chunk: bool
+    mem_fraction_static: float
+    context_length: int
+    load: str
+    quantization: str
+    checkpoint_bytes: float
+    memory: MemoryPlan
+    utilization: float
+    running_requests: float  # mean decode batch at the sized load
+    step_time_s: float  # decode step at that batch
+    prefill_time_s: float  # prefill of the mean prompt, alone
+    breakdown_s: Mapping[str, float]  # of that decode step: weights kv compute attention collectives overhead
+    bound: str  # what that step is bound by
+
+    @property
+    def total_replicas(self) -> int:
+        return self.replicas + self.spares
+
+    @property
+    def total_devices(self) -> int:
+        return self.devices * self.total_replicas
+
+
+@dataclass(frozen=True)
+class Choice:
+    engine: str
+    engine_version: str
+    topology: Topology
+    roles: tuple[Role, ...]
+    devices: int  # spares included
+    cost_per_hour: float
+    cost_per_million_output_tokens: float
+    watts: float
+
+    @property
+    def ratio(self) -> str:
+        """``2P3D`` for a split plan, ``4x`` for an aggregated one."""
+        counts = {r.role: r.replicas for r in self.roles}
+        if "serve" in counts:
+            return f"{counts['serve']}x"
+        return f"{counts.get('prefill', 0)}P{counts.get('decode', 0)}D"
+
+
+@dataclass(frozen=True)
+class Band:
+    """Low and high end of a prediction as factors on it (0.92, 1.09)."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """At the sized load. ``slo_attainment`` is the share of requests that meet every bound; ``band`` by metric."""
+
+    ttft: Quantiles
+    itl: Quantiles
+    e2e: Quantiles
+    output_tokens_per_second: float
+    utilization: float
+    slo_attainment: float
+    sustained_rate: float  # requests/s that the whole deployment carries at utilisation 1
+    load_rate: float  # requests/s it was sized for
+    band: Mapping[str, Band]
+    floor: Mapping[str, float]  # ideal roofline: prefill_time_s, step_time_s
+    extrapolated: tuple[str, ...]  # constants without a fit of their own, by the rule that gave them
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Another candidate. ``why_lost`` says in words what the chosen one has over it."""
+
+    name: str
+    topology: Topology
+    summary: str
+    devices: int
+    cost_per_hour: float
+    ttft_p95_s: float
+    itl_p95_s: float
+    output_tokens_per_second: float
+    why_lost: str
+
+
+@dataclass(frozen=True)
+class ParetoPoint:
+    name: str
+    devices: int
+    cost_per_hour: float
+    ttft_p95_s: float
+    itl_p95_s: float
+    output_tokens_per_second: float
+
+
+@dataclass(frozen=True)
+class Flip:
+    """A parameter whose change alters the decision: ``text`` is a sentence for PLAN.md."""
+
+    parameter: str
+    text: str
+
+
+@dataclass(frozen=True)
+class PoolPlan:
+    """One entry of the spec's pool, resolved: what rendering must know of the hardware."""
+
+    accelerator: str
+    name: str
+    vendor: str
+    nodes: int
+    per_node: int
+    price_per_hour: float
+    price_source: str
+    node_cpus: int
+    node_memory_bytes: float
+    resource: str
+    node_selector: Mapping[str, str]
+    tolerations: tuple[Mapping[str, Any], ...]
+    fabric_bytes_per_s: float  # one way, per accelerator; 0 = none stated
+    rdma: bool
+    rdma_resource: str
+    storage_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class CachePlan:
+    """Where weights live: exactly one of ``claim``, ``host_path`` or ``size_bytes`` (a claim is created) is set."""
+
+    claim: str = ""
+    host_path: str = ""
+    size_bytes: float = 0.0
+    storage_class: str = ""
+
+
+@dataclass(frozen=True)
+class DeployPlan:
+    """The spec's ``deploy`` section, every default applied."""
+
+    image: str
+    namespace: str
+    kubernetes_version: str
+    image_pull_secrets: tuple[str, ...]
+    cache: CachePlan
+    hf_token_secret: tuple[str, str] | None  # (name, key)
+    autoscaling: Literal["none", "hpa", "keda"]
+    autoscaling_min: Mapping[str, int]  # by role, from the trough
+    autoscaling_max: Mapping[str, int]  # by role, from the pool
+    autoscaling_queue: Mapping[str, float]  # waiting requests per replica that call for another
+    monitoring: bool
+    network_policy_from: tuple[Mapping[str, Any], ...] | None
+    priority_class: str
+    runtime_class: str
+    args: Mapping[str, Any]
+    env: Mapping[str, str]
+    patches: tuple[tuple[str, str], ...]  # (file name, content)
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """What launch commands must know of the model; ``hf_config`` holds the fields that Megatron's architecture flags need."""
+
+    id: str
+    served_name: str
+    architecture: str
+    params_total: int
+    params_active: int
+    trust_remote_code: bool
+    context_length: int
+    max_context: int
+    hf_config: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class TrafficPlan:
+    """What the plan was sized for. ``longest_output`` bounds the drain time of a pod."""
+
+    rate: float  # requests/s, 0 = saturate
+    trough: float
+    concurrency: float
+    isl_mean: float
+    osl_mean: float
+    isl_p95: float
+    osl_p95: float
+    longest_output: int
+    prefix_hit: float
+    burstiness: float
+    objective: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    name: str
+    feasible: bool
+    model: ModelPlan
+    traffic: TrafficPlan
+    slo: Mapping[str, float]  # bound id ("ttft.p95") -> seconds
+    choice: Choice
+    prediction: Prediction
+    binding: tuple[str, ...]
+    why: tuple[str, ...]
+    flips: tuple[Flip, ...]
+    alternatives: tuple[Alternative, ...]
+    pareto: tuple[ParetoPoint, ...]
+    searched: int
+    rejected: Mapping[str, int]
+    pool: tuple[PoolPlan, ...]
+    deploy: DeployPlan
+    spec: Mapping[str, Any]  # the spec with every default applied
+    inputs: Mapping[str, str]  # name of an input -> sha256 of its content
+    facts: Mapping[str, Any]  # the constants that the prediction used, with their sources
+    notes: tuple[str, ...] = field(default=())
+
+    def role(self, name: str) -> Role:
+        """The role of that name; KeyError if the plan has none."""
+        for role in self.choice.roles:
+            if role.role == name:
+                return role
+        raise KeyError(name)
+
+    @property
+    def content_hash(self) -> str:
+        """First 16 hex digits of the SHA-256 of the canonical JSON."""
+        return hashlib.sha256(dumps(self, indent=None).encode()).hexdigest()[:16]
+
+
+def to_jsonable(value: Any) -> Any:
+    """Plain JSON types: dataclasses as objects, tuples as arrays, floats rounded to 9 significant digits.
+
+    The rounding makes the bytes equal over numpy versions and machines, whose last bits may differ.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_jsonable(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): to_jsonable(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_jsonable(v) for v in value]
+    if isinstance(value, bool) or value is None or isinstance(value, (str, int)):
+        return value
+    number = float(value)
+    if math.isnan(number) or math.isinf(number):
+        return None
+    return float(f"{number:.9g}")
+
+
+def dumps(plan: Any, indent: int | None = 2) -> str:
+    """Canonical JSON: keys sorted, no NaN, a final newline when indented."""
+    separators = (",", ": ") if indent else (",", ":")
+    text = json.dumps(to_jsonable(plan), sort_keys=True, indent=indent, separators=separators, ensure_ascii=False, allow_nan=False)
+    return text + "\n" if indent else text
+
+
+def loads(text: str) -> Plan:
+    """The inverse of :func:`dumps`. Raises ValueError, KeyError or TypeError on anything that is not a plan."""
+    return _build(Plan, json.loads(text))
+
+
+def _build(kind: type[T], value: Any) -> T:
+    """Rebuild a frozen dataclass from JSON by its field types."""
+    hints = typing.get_type_hints(kind)
+    known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    unknown = set(value) - set(known)
+    if unknown:
+        raise ValueError(f"{kind.__name__} has no field {sorted(unknown)[0]!r}")
+    return kind(**{name: _convert(hints[name], value[name]) for name in known if name in value})
+
+
+def _convert(hint: Any, value: Any) -> Any:
+    origin = typing.get_origin(hint)
+    if hint is float:
+        return math.nan if value is None else float(value)
+    if dataclasses.is_dataclass(hint):
+        return _build(typing.cast(type[Any], hint), value)
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        return _convert(next(a for a in typing.get_args(hint) if a is not type(None)), value)
+    if origin is tuple:
+        args = typing.get_args(hint)
+        if len(args) == 2 and args[1] is Ellipsis:
+            return tuple(_convert(args[0], v) for v in value)
+        return tuple(_convert(a, v) for a, v in zip(args, value, strict=True))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        inner = typing.get_args(hint)[1]
+        return {k: _convert(inner, v) for k, v in value.items()}
+    return value

@@ -1,0 +1,1 @@
+"""Plan -> files: the Jinja environment, the Kubernetes objects as views, and the layout of a bundle."""

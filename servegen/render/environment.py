@@ -1,0 +1,171 @@
+"""The one Jinja environment: strict, sandboxed, with filters that make any text safe where it stands."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import FileSystemLoader, StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from servegen.errors import Diagnostic, RenderError, Where
+from servegen.manifest import escape_variables
+
+#: Legal in a JSON string but not, unescaped, in every YAML reader: C1 controls with NEL, line and paragraph separators,
+#: the byte order mark, the two non-characters (YAML 1.2 section 5.1 "nb-json" against YAML 1.1 "c-printable").
+_ESCAPED = {c: f"\\u{c:04x}" for c in (*range(0x7F, 0xA0), 0x2028, 0x2029, 0xFEFF, 0xFFFE, 0xFFFF)}
+#: YAML 1.2 section 7.4.2: an implicit key is at most 1024 characters.
+_LONGEST_KEY = 1000
+
+
+def yaml_value(value: Any) -> str:
+    """``value`` as one line of flow YAML that YAML 1.1, YAML 1.2 and JSON read alike; strings are always double-quoted.
+
+    Raises ValueError for what no reader would give back: NUL, lone surrogates, NaN, infinity, non-string keys.
+    """
+    if isinstance(value, bool) or value is None:
+        return json.dumps(value)
+    if isinstance(value, int):
+        return str(int(value))
+    if isinstance(value, float):
+        return _number(value)
+    if isinstance(value, str):
+        return _string(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(k)}: {yaml_value(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(yaml_value(v) for v in value) + "]"
+    raise ValueError(f"{type(value).__name__} has no YAML form")
+
+
+def _string(text: str) -> str:
+    if "\0" in text:
+        raise ValueError(f"{text!r} holds a NUL character")
+    if any("\ud800" <= c <= "\udfff" for c in text):
+        raise ValueError(f"{text!r} holds half of a surrogate pair")
+    return json.dumps(text, ensure_ascii=False).translate(_ESCAPED)
+
+
+def _key(key: Any) -> str:
+    if not isinstance(key, str) or len(key) > _LONGEST_KEY:
+        raise ValueError(f"{str(key)[:40]!r} cannot be a key: a string of at most {_LONGEST_KEY} characters is needed")
+    return _string(key)
+
+
+def _number(value: float) -> str:
+    if not math.isfinite(value):
+        raise ValueError(f"{value} has no YAML form")
+    if value.is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    text = repr(value)
+    mantissa, e, exponent = text.partition("e")
+    # YAML 1.1 reads "1e-05" as a string: its floats need a point.
+    return text if "." in mantissa or not e else f"{mantissa}.0e{exponent}"
+
+
+def shell_word(value: Any) -> str:
+    """``value`` as one word of a POSIX shell. Raises ValueError on NUL, which no argument can hold."""
+    text = str(value)
+    if "\0" in text:
+        raise ValueError(f"{text!r} holds a NUL character")
+    return shlex.quote(text)
+
+
+def templates_root() -> Path:
+    """The shipped templates: the folder in the installed package, else the one beside the package in a checkout.
+
+    Raises RenderError if neither is there.
+    """
+    package = Path(__file__).resolve().parent.parent
+    for folder in (package / "templates", package.parent / "templates"):
+        if (folder / "kubernetes").is_dir():
+            return folder
+    raise RenderError(
+        Diagnostic(
+            "render-templates",
+            "the shipped templates are missing",
+            hint="reinstall servegen, or run it from a whole checkout",
+        )
+    )
+
+
+class Environment:
+    """Renders templates by name; a user's folder is searched before the shipped one."""
+
+    def __init__(self, user: Path | None = None) -> None:
+        root = templates_root()
+        if user is not None and not user.is_dir():
+            raise RenderError(
+                Diagnostic(
+                    "render-templates", f"no folder {str(user)!r}", hint="--templates takes a folder of Jinja templates"
+                )
+            )
+        self._user = user
+        self._folders = [root] if user is None else [user, root]
+        # A user's templates are foreign code: the sandbox keeps them from Python's internals and from the plan.
+        self._jinja = ImmutableSandboxedEnvironment(
+            loader=FileSystemLoader([str(f) for f in self._folders]),
+            undefined=StrictUndefined,
+            autoescape=False,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+            cache_size=-1,
+        )
+        self._jinja.filters.update({"yaml": yaml_value, "sh": shell_word, "literal": escape_variables})
+
+    @property
+    def jinja(self) -> ImmutableSandboxedEnvironment:
+        """The environment itself, for renderers that add filters of their own."""
+        return self._jinja
+
+    def has(self, name: str) -> bool:
+        """Whether there is a template of that name."""
+        return any((f / name).is_file() for f in self._folders)
+
+    def is_users(self, name: str) -> bool:
+        """Whether the user's folder has a part in rendering ``name``: the template itself or a macro file beside it."""
+        if self._user is None:
+            return False
+        folder = Path(name).parent
+        return (self._user / name).is_file() or any((self._user / folder).glob("_*.j2"))
+
+    def render(self, name: str, context: Mapping[str, Any]) -> str:
+        """The text of template ``name``. Raises RenderError that names the template and its line."""
+        try:
+            return self._jinja.get_template(name).render(**context)
+        except TemplateSyntaxError as error:
+            raise _failure(error.name or name, error.lineno, error.message or "syntax error") from error
+        except TemplateNotFound as error:
+            missing = error.name or name
+            raise _failure(name, self._line(name, error), f"there is no template {missing!r}") from error
+        # A template is foreign code too: whatever goes wrong in it is the template's fault, not a bug of ours.
+        except (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise _failure(name, self._line(name, error), str(error) or type(error).__name__) from error
+
+    def _line(self, name: str, error: BaseException) -> int:
+        """The line of ``name`` that was running when ``error`` was raised, 0 if unknown."""
+        paths = {str(f / name) for f in self._folders}
+        line, trace = 0, error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename in paths:
+                line = trace.tb_lineno
+            trace = trace.tb_next
+        return line
+
+
+@lru_cache(maxsize=8)
+def environment(user: Path | None = None) -> Environment:
+    """The environment of a user's folder, shared so that templates are compiled once for all plans of a run."""
+    return Environment(user)
+
+
+def _failure(name: str, line: int, message: str) -> RenderError:
+    return RenderError(
+        Diagnostic("render-template", f"template {name}: {message}", Where(f"templates/{name}", line, 1 if line else 0))
+    )

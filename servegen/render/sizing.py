@@ -1,0 +1,132 @@
+"""Numbers of a pod: CPU, memory, time limits and rollouts, in bytes and seconds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import reduce
+
+from servegen.plan import Plan, PoolPlan, Role
+
+GIB = 2**30
+
+#: Share of a node that pods may claim; the rest is for the kubelet, the system and daemons (drivers, network, logs).
+NODE_SHARE = 0.9
+#: Per accelerator, where the host is unknown: what published SGLang deployments ask for (2.5-8 CPUs, 30-40 GiB).
+FALLBACK_CPUS = 4.0
+FALLBACK_MEMORY_BYTES = 32.0 * GIB
+#: Python, CUDA contexts and pinned buffers of one process per accelerator, beside the weights that pass through.
+PROCESS_BYTES = 4.0 * GIB
+#: NCCL and the tensor-parallel workers exchange through /dev/shm, whose default is 64 MiB (llm-d's SGLang pods: 16Gi).
+SHM_BYTES = 16 * GIB
+#: Removal from all endpoints takes seconds; until then requests still arrive (kserve, llm-d: 15 s).
+PRE_STOP_S = 15
+MIN_GRACE_S = 60
+MAX_GRACE_S = 3600
+PROBE_PERIOD_S = 10
+#: Pulling an engine image (10-20 GB) on a node that lacks it.
+IMAGE_PULL_S = 900
+#: The router: proxying is I/O on a few threads, its prefix tree a few hundred megabytes.
+ROUTER_CPU = "2"
+ROUTER_MEMORY = "4Gi"
+#: It starts in seconds; the rest is patience with a slow node.
+ROUTER_STARTUP_S = 120
+#: A drained node must not take the only door with it.
+ROUTER_REPLICAS = 2
+
+
+@dataclass(frozen=True)
+class PodSize:
+    """What one replica asks of its node. ``shm_bytes`` 0 = the default /dev/shm is enough."""
+
+    cpu: str
+    memory_bytes: int
+    shm_bytes: int
+
+
+def gib(size_bytes: float) -> str:
+    """A Kubernetes quantity of at least ``size_bytes``, in whole Gi."""
+    return f"{max(1, math.ceil(size_bytes / GIB))}Gi"
+
+
+def mib(size_bytes: int) -> str:
+    """A Kubernetes quantity of a whole number of mebibytes, as ``Gi`` where that is exact."""
+    whole = size_bytes // 2**20
+    return f"{whole // 1024}Gi" if whole % 1024 == 0 else f"{whole}Mi"
+
+
+def pod_size(role: Role, pool: PoolPlan) -> PodSize:
+    """CPU and memory of one replica: its accelerators' share of the node.
+
+    Memory is raised to what loading the weights takes, as far as the node's other replicas leave room: the files are
+    mapped and their pages can be reclaimed, so less makes a start slower, not impossible.
+    """
+    per_node = max(pool.per_node, 1)
+    share = role.devices / per_node * NODE_SHARE
+    cpus = pool.node_cpus * share if pool.node_cpus else FALLBACK_CPUS * role.devices * NODE_SHARE
+    node_bytes = pool.node_memory_bytes or FALLBACK_MEMORY_BYTES * per_node
+    shm = SHM_BYTES if role.devices > 1 else 0
+    needed = role.checkpoint_bytes + PROCESS_BYTES * role.devices + shm
+    room = node_bytes * NODE_SHARE / max(per_node // max(role.devices, 1), 1)
+    memory = _whole(min(room, max(node_bytes * share, needed)))
+    # /dev/shm is charged to the pod's memory, so it never gets more than half of it.
+    return PodSize(_cpu(cpus), memory, min(shm, memory // 2) // 2**20 * 2**20)
+
+
+def _whole(size_bytes: float) -> int:
+    """Rounded down to whole GiB, to 256 MiB below 8 GiB."""
+    grain = GIB if size_bytes >= 8 * GIB else GIB // 4
+    return int(size_bytes) // grain * grain
+
+
+def _cpu(cpus: float) -> str:
+    """Whole CPUs where there is at least one (the static CPU manager pins only those), else thousandths."""
+    return str(math.floor(cpus)) if cpus >= 1 else f"{max(100, math.floor(cpus * 10) * 100)}m"
+
+
+def longest_decode_s(plan: Plan) -> float:
+    """Seconds that the longest output of the traffic takes at the 99th percentile of ITL."""
+    return plan.traffic.longest_output * plan.prediction.itl.p99
+
+
+def grace_s(plan: Plan, role: Role | None) -> int:
+    """terminationGracePeriodSeconds: the preStop sleep, then first token and longest decode of the last request.
+
+    A prefill server ends with the prompt. ``role`` None is the router, which holds a request to its end. Between a
+    minute and an hour: a pod that takes longer is stuck. In doublings of a minute, so that a refit of the predictions
+    rarely changes the pod template and with it restarts every pod; a pod that has drained ends at once anyway.
+    """
+    drain = plan.prediction.ttft.p99
+    if role is None or role.role != "prefill":
+        drain += longest_decode_s(plan)
+    if not math.isfinite(drain):
+        return MAX_GRACE_S
+    doublings = max(0, math.ceil(math.log2(max(PRE_STOP_S + drain, 1.0) / MIN_GRACE_S)))
+    return int(min(MAX_GRACE_S, MIN_GRACE_S * 2**doublings))
+
+
+def startup_failures(budget_s: float) -> int:
+    """failureThreshold of a startup probe that gives ``budget_s`` at one probe per period."""
+    return max(1, math.ceil(budget_s / PROBE_PERIOD_S))
+
+
+def peak_replicas(plan: Plan, role: Role) -> int:
+    """The most replicas that may run outside a rollout."""
+    if plan.deploy.autoscaling == "none":
+        return role.total_replicas
+    return max(role.total_replicas, plan.deploy.autoscaling_max.get(role.role, role.total_replicas))
+
+
+def surge_fits(plan: Plan, role: Role) -> bool:
+    """Whether one more replica of ``role`` finds a node however the scheduler placed all the others.
+
+    A node is blocked once fewer than ``role.devices`` are free on it. Pods take multiples of g (the common divisor of
+    their sizes), so that blocking all nodes takes ``nodes * ceil((per_node - devices + 1) / g) * g`` accelerators; with
+    fewer in use, at the autoscaler's maximum, one node is always open. Otherwise a surge pod could wait for ever.
+    """
+    pool = plan.pool[role.pool]
+    users = [r for r in plan.choice.roles if r.pool == role.pool]
+    used = sum(r.devices * peak_replicas(plan, r) for r in users)
+    grain = reduce(math.gcd, (r.devices for r in users))
+    blocking = math.ceil(max(pool.per_node - role.devices + 1, 0) / grain) * grain
+    return used < pool.nodes * blocking

@@ -1,0 +1,195 @@
+"""What templates see of a Kubernetes object: every number, name and word final, so that a template only writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+
+@dataclass(frozen=True)
+class Meta:
+    """Head of an object. ``suffix`` ends its file name: ``<kind>-<suffix>.yaml``."""
+
+    api_version: str
+    kind: str
+    name: str
+    namespace: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    suffix: str
+
+    @property
+    def path(self) -> str:
+        return f"kubernetes/{self.kind.lower()}-{self.suffix}.yaml"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """``path`` "" means that an open port is all there is to ask."""
+
+    path: str
+    timeout_s: int
+    period_s: int
+    failures: int
+
+
+@dataclass(frozen=True)
+class Volume:
+    """``source`` is a claim's name or a path of the node, ``size`` a quantity ("" = no limit)."""
+
+    name: str
+    kind: Literal["claim", "host", "empty", "memory"]
+    mount: str
+    source: str = ""
+    size: str = ""
+
+
+@dataclass(frozen=True)
+class DeploymentView:
+    """``replicas`` None: an autoscaler owns the count. ``env`` and ``args`` are what the process shall see."""
+
+    template: ClassVar[str] = "kubernetes/deployment.yaml.j2"
+    meta: Meta
+    component: str
+    replicas: int | None
+    selector: Mapping[str, str]
+    pod_labels: Mapping[str, str]
+    pod_annotations: Mapping[str, str]
+    surge: bool
+    progress_deadline_s: int
+    service_account: str
+    mount_token: bool
+    image: str
+    image_pull_secrets: tuple[str, ...]
+    command: tuple[str, ...]
+    args: tuple[str, ...]
+    env: tuple[Mapping[str, str], ...]
+    secret_env: tuple[Mapping[str, Any], ...]
+    ports: tuple[Mapping[str, Any], ...]
+    startup: Probe
+    liveness: Probe
+    readiness: Probe
+    requests: Mapping[str, str]
+    limits: Mapping[str, str]
+    run_as_user: int | None  # None: the image's user, which is root
+    capabilities: tuple[str, ...]
+    volumes: tuple[Volume, ...]
+    node_selector: Mapping[str, str]
+    tolerations: tuple[Mapping[str, Any], ...]
+    placement: Literal["spread", "pack", "any"]
+    priority_class: str
+    runtime_class: str
+    grace_s: int
+    pre_stop_s: int
+    pre_stop_exec: bool
+
+
+@dataclass(frozen=True)
+class ServiceView:
+    template: ClassVar[str] = "kubernetes/service.yaml.j2"
+    meta: Meta
+    selector: Mapping[str, str]
+    ports: tuple[Mapping[str, Any], ...]
+    entry: bool
+
+
+@dataclass(frozen=True)
+class ServiceAccountView:
+    template: ClassVar[str] = "kubernetes/serviceaccount.yaml.j2"
+    meta: Meta
+    image_pull_secrets: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RoleView:
+    template: ClassVar[str] = "kubernetes/role.yaml.j2"
+    meta: Meta
+    rules: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class RoleBindingView:
+    template: ClassVar[str] = "kubernetes/rolebinding.yaml.j2"
+    meta: Meta
+    role: str
+    service_account: str
+
+
+@dataclass(frozen=True)
+class DisruptionBudgetView:
+    template: ClassVar[str] = "kubernetes/poddisruptionbudget.yaml.j2"
+    meta: Meta
+    selector: Mapping[str, str]
+    max_unavailable: int
+
+
+@dataclass(frozen=True)
+class ClaimView:
+    template: ClassVar[str] = "kubernetes/persistentvolumeclaim.yaml.j2"
+    meta: Meta
+    access_mode: str
+    storage_class: str
+    size: str
+
+
+@dataclass(frozen=True)
+class NetworkPolicyView:
+    """``ingress`` and ``egress`` are whole rules."""
+
+    template: ClassVar[str] = "kubernetes/networkpolicy.yaml.j2"
+    meta: Meta
+    selector: Mapping[str, str]
+    ingress: tuple[Mapping[str, Any], ...]
+    egress: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class PodMonitorView:
+    template: ClassVar[str] = "kubernetes/podmonitor.yaml.j2"
+    meta: Meta
+    selector: Mapping[str, str]
+    port: str
+    path: str
+    interval_s: int
+    target_labels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ScalingView:
+    """A HorizontalPodAutoscaler (``metrics``) or a ScaledObject (``triggers``) of one Deployment."""
+
+    template: str
+    meta: Meta
+    target: str
+    min_replicas: int
+    max_replicas: int
+    planned_replicas: int
+    behavior: Mapping[str, Any]
+    metrics: tuple[Mapping[str, Any], ...] = ()
+    triggers: tuple[Mapping[str, Any], ...] = ()
+    polling_s: int = 0
+    cooldown_s: int = 0
+
+
+@dataclass(frozen=True)
+class KustomizationView:
+    template: ClassVar[str] = "kubernetes/kustomization.yaml.j2"
+    namespace: str
+    resources: tuple[str, ...]
+    labels: Mapping[str, str]
+    patches: tuple[Mapping[str, Any], ...] = ()
+
+
+ObjectView = (
+    DeploymentView
+    | ServiceView
+    | ServiceAccountView
+    | RoleView
+    | RoleBindingView
+    | DisruptionBudgetView
+    | ClaimView
+    | NetworkPolicyView
+    | PodMonitorView
+    | ScalingView
+)

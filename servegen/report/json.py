@@ -1,0 +1,129 @@
+"""The stable keys for machines: camelCase, seconds, tokens, dollars. docs/cli.md lists them."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+from servegen.errors import InfeasibleError
+from servegen.plan import Plan, Quantiles, Role, to_jsonable
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """The plan as ``servegen plan --format json`` prints it."""
+    choice, found = plan.choice, plan.prediction
+    return _rounded({
+        "name": plan.name,
+        "feasible": plan.feasible,
+        "choice": {
+            "engine": choice.engine,
+            "topology": choice.topology,
+            "roles": [_role(role) for role in choice.roles],
+            "devices": choice.devices,
+            "costPerHour": choice.cost_per_hour,
+            "costPerMillionOutputTokens": choice.cost_per_million_output_tokens,
+        },
+        "prediction": {
+            "ttft": _quantiles(found.ttft),
+            "itl": _quantiles(found.itl),
+            "e2e": _quantiles(found.e2e),
+            "outputTokensPerSecond": found.output_tokens_per_second,
+            "utilization": found.utilization,
+            "sloAttainment": found.slo_attainment,
+            "band": found.band,
+        },
+        "binding": plan.binding,
+        "why": plan.why,
+        "alternatives": [
+            {
+                "name": a.name,
+                "topology": a.topology,
+                "summary": a.summary,
+                "devices": a.devices,
+                "costPerHour": a.cost_per_hour,
+                "ttftP95": a.ttft_p95_s,
+                "itlP95": a.itl_p95_s,
+                "outputTokensPerSecond": a.output_tokens_per_second,
+                "whyLost": a.why_lost,
+            }
+            for a in plan.alternatives
+        ],
+        "pareto": [
+            {
+                "name": p.name,
+                "devices": p.devices,
+                "costPerHour": p.cost_per_hour,
+                "ttftP95": p.ttft_p95_s,
+                "itlP95": p.itl_p95_s,
+                "outputTokensPerSecond": p.output_tokens_per_second,
+            }
+            for p in plan.pareto
+        ],
+        "searched": plan.searched,
+        "rejected": plan.rejected,
+    })  # fmt: skip
+
+
+def infeasible_json(error: InfeasibleError) -> dict[str, Any]:
+    """What ``plan`` prints for a spec that nothing meets: the bound, the best value, the smallest changes."""
+    return _rounded({
+        "name": error.name,
+        "feasible": False,
+        "binding": [error.bound],
+        "why": [error.message],
+        "best": error.best,
+        "fixes": [{"key": fix.key, "old": fix.old, "new": fix.new, "text": fix.text} for fix in error.fixes],
+        "searched": error.searched,
+        "rejected": error.rejected,
+    })  # fmt: skip
+
+
+def estimate_json(estimate: Any) -> dict[str, Any]:
+    """The estimate by its attribute names, SI units."""
+    return _rounded(estimate)
+
+
+def json_text(value: Any) -> str:
+    """Two spaces of indent, the order of the keys kept, no NaN, a final newline."""
+    return json.dumps(to_jsonable(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def yaml_text(value: Any) -> str:
+    """The same data as block YAML, the order of the keys kept."""
+    from ruamel.yaml import YAML
+
+    writer = YAML()
+    writer.width = 4096
+    stream = io.StringIO()
+    writer.dump(to_jsonable(value), stream)
+    return stream.getvalue()
+
+
+def _role(role: Role) -> dict[str, Any]:
+    return {
+        "role": role.role,
+        "accelerator": role.accelerator,
+        "weights": role.weights,
+        "kv": role.kv,
+        "tp": role.tp,
+        "pp": role.pp,
+        "dp": role.dp,
+        "ep": role.ep,
+        "replicas": role.replicas,
+        "spares": role.spares,
+        "devices": role.devices,
+        "maxRunningRequests": role.max_running_requests,
+        "chunkedPrefillSize": role.chunked_prefill_size,
+        "memFractionStatic": role.mem_fraction_static,
+        "contextLength": role.context_length,
+    }
+
+
+def _quantiles(found: Quantiles) -> dict[str, float]:
+    return {"mean": found.mean, "p50": found.p50, "p95": found.p95, "p99": found.p99}
+
+
+def _rounded(value: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = to_jsonable(value)
+    return plain

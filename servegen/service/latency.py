@@ -1,0 +1,84 @@
+"""Percentiles of what a client sees, from a :class:`Point`: chances of exceeding a bound, and their inverse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servegen.service.demand import EDGE_WEIGHTS, WIDTHS, Demand
+from servegen.service.disciplines import Point
+
+Array = NDArray[np.float64]
+
+#: Slope of the logistic that stands for the normal tail: 1/(1+exp(1.702 z)) is within 0.01 of it everywhere.
+LOGISTIC = 1.702
+#: Halvings of a quantile search; the bracket shrinks by 2^-32.
+HALVINGS = 32
+
+
+def _below(edges_s: Array, weights: Array, t: Array) -> Array:
+    """Chance that a value spread between edges (linear in between) is at most ``t``. Shapes (rows, k+1), (rows, k), (rows,)."""
+    low, high = edges_s[:, :-1], edges_s[:, 1:]
+    share = np.where(high > low, (t[:, None] - low) / np.maximum(high - low, 1e-300), (t[:, None] >= high) * 1.0)
+    return np.asarray(np.sum(np.clip(share, 0.0, 1.0) * weights, axis=1))
+
+
+def _normal_tail(z: Array) -> Array:
+    return 1.0 / (1.0 + np.exp(np.clip(LOGISTIC * z, -60.0, 60.0)))
+
+
+def ttft_exceeds(p: Point, t: Array) -> Array:
+    """Chance that the first token comes later than ``t`` seconds after arrival."""
+    left = t - p.const_s
+    prompt = _below(p.service_edges_s, WIDTHS, left)
+    # Those who wait: the exponential tail of what is left, averaged over each bin of prompts (convex, so from above).
+    slack = left[:, None] - p.service_edges_s
+    waiting = np.exp(-np.maximum(slack, 0.0) / np.maximum(p.wait_s, 1e-12)[:, None]) @ EDGE_WEIGHTS
+    return (1.0 - p.busy) * (1.0 - prompt) + p.busy * waiting
+
+
+def ttft_mean(p: Point) -> Array:
+    """Mean time to first token."""
+    return p.const_mean_s + p.busy * p.wait_s + p.service_mean_s
+
+
+def itl_exceeds(p: Point, t: Array) -> Array:
+    """Chance that a gap between two output tokens is longer than ``t``, over all gaps of all requests."""
+    plain = _normal_tail((t - p.gap_s) / np.maximum(p.gap_sd_s, 1e-9))
+    stalled = 1.0 - _below(p.stall_edges_s, p.stall_weights, t - p.gap_s)
+    return (1.0 - p.stall_share) * plain + p.stall_share * np.maximum(stalled, plain)
+
+
+def itl_mean(p: Point) -> Array:
+    """Mean gap."""
+    return p.gap_mean_s
+
+
+def tpot_exceeds(p: Point, t: Array, d: Demand) -> Array:
+    """Chance that the mean gap of a request is longer than ``t``: the mean of its gaps, nearly normal."""
+    middle = (p.stall_edges_s[:, 1:] + p.stall_edges_s[:, :-1]) / 2.0
+    variance = p.gap_sd_s**2 + p.stall_share * np.sum(p.stall_weights * middle**2, axis=1)
+    return np.asarray(_normal_tail((t - p.gap_mean_s) / np.maximum(np.sqrt(variance / max(d.gaps, 1.0)), 1e-9)))
+
+
+def e2e_exceeds(p: Point, t: Array, d: Demand) -> Array:
+    """Chance that a whole request takes longer than ``t``: first token plus gaps, prompt and output lengths independent (F38)."""
+    parts = [w * ttft_exceeds(p, t - max(o - 1.0, 0.0) * p.gap_mean_s) for w, o in zip(EDGE_WEIGHTS, d.osl_edges, strict=True)]
+    return np.asarray(sum(parts))
+
+
+def e2e_mean(p: Point, d: Demand) -> Array:
+    """Mean duration of a request."""
+    return ttft_mean(p) + d.gaps * p.gap_mean_s
+
+
+def quantile(exceeds: Callable[[Array], Array], probability: float, rows: int, high: float = 1e5) -> Array:
+    """The time that is exceeded with chance 1 - ``probability``, by bisection in log time; shape (rows,)."""
+    low_t, high_t = np.full(rows, np.log(1e-7)), np.full(rows, np.log(high))
+    for _ in range(HALVINGS):
+        middle = (low_t + high_t) / 2.0
+        over = exceeds(np.exp(middle)) > 1.0 - probability
+        low_t, high_t = np.where(over, middle, low_t), np.where(over, high_t, middle)
+    return np.asarray(np.exp(high_t))

@@ -1,0 +1,72 @@
+"""What one replica takes to serve the demand: columns with one row per configuration and chunk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servegen.roofline.step import StepTerms
+from servegen.service.demand import WIDTHS, Demand
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Server:
+    """Seconds and tokens, shape (rows,) or (rows, edges).
+
+    ``prefill_edges_s`` is the prefill of a prompt alone at each edge of the demand, ``prefill_mean_s`` and ``prefill_cv2``
+    its mean and squared coefficient of variation, ``attention_*`` the part of it that is attention.
+    ``request_s`` is what the engine adds to every first token, ``extra_s`` what the way there adds (hand-off).
+    """
+
+    terms: StepTerms
+    chunk: Array
+    kv_s: Array
+    prefill_edges_s: Array
+    prefill_mean_s: Array
+    prefill_cv2: Array
+    attention_edges_s: Array
+    attention_mean_s: Array
+    request_s: Array
+    extra_edges_s: Array
+    extra_mean_s: Array
+
+
+def server(terms: StepTerms, chunk: Array, request_s: float, d: Demand, extra_edges_s: Array | None = None) -> Server:
+    """Columns for ``terms`` (rows) with a prefill step of ``chunk`` (rows) tokens."""
+    nodes = terms.prefill_s(d.uncached_nodes, d.total_nodes, chunk)
+    mean = nodes @ d.node_weights
+    square = (nodes * nodes) @ d.node_weights
+    edges = terms.prefill_s(d.uncached_edges, d.total_edges, chunk)
+    extra = np.zeros_like(edges) if extra_edges_s is None else extra_edges_s
+    return Server(
+        terms=terms,
+        chunk=chunk,
+        kv_s=terms.kv_s(d.held_mean),
+        # A prompt that fills one more chunk can look cheaper than a shorter one by a rounding error only.
+        prefill_edges_s=np.maximum.accumulate(edges, axis=1),
+        prefill_mean_s=mean,
+        prefill_cv2=np.maximum(square / (mean * mean) - 1.0, 0.0),
+        attention_edges_s=terms.attention_s(d.total_edges, d.total_edges - d.uncached_edges),
+        attention_mean_s=terms.attention_s(d.total_nodes, d.total_nodes - d.uncached_nodes) @ d.node_weights,
+        request_s=np.full(chunk.shape, request_s),
+        extra_edges_s=extra,
+        extra_mean_s=(extra[:, 1:] + extra[:, :-1]) @ WIDTHS / 2.0,
+    )
+
+
+def batching_gain(s: Server, d: Demand, prompts: Array) -> Array:
+    """How much cheaper a prompt gets when ``prompts`` are prefilled together: E(k) / (k E(1)), at most 1.
+
+    Short prompts share the step's launch and the streaming of the weights; long ones gain nothing.
+    """
+
+    def together(k: Array) -> Array:
+        tokens = k * d.uncached_mean
+        chunks = np.maximum(tokens / s.chunk, 1.0)
+        return chunks * s.terms.chunk_s(tokens / chunks) + k * (s.terms.sequence_s + s.attention_mean_s)
+
+    return np.minimum(together(prompts) / (prompts * together(np.ones_like(prompts))), 1.0)

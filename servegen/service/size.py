@@ -1,0 +1,141 @@
+"""The largest load within the bounds, and the point at which a given load stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servegen.service import latency
+from servegen.service.demand import Demand
+from servegen.service.disciplines import Discipline, Point
+from servegen.service.server import Server
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+LoadKind = Literal["rate", "concurrency", "users"]
+
+#: Halvings in log level between the bracket's ends.
+HALVINGS = 30
+#: Smallest level that is tried: a replica that is almost always idle.
+IDLE = 1e-4
+#: Chance of finding every slot taken that sizing allows when first tokens are bounded; it is charged to their bound.
+SLOT_WAIT = 1e-3
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A latency that must not be exceeded: by its mean, or by more than 1 - ``probability`` of the cases."""
+
+    id: str
+    metric: Literal["ttft", "itl", "tpot", "e2e"]
+    probability: float  # nan = the mean is bounded
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Slo:
+    """All bounds; ``attainment`` (nan = none) is the share of requests that must meet ``jointly`` all at once."""
+
+    bounds: tuple[Bound, ...]
+    attainment: float
+    jointly: tuple[Bound, ...]
+
+    def touches(self, metrics: frozenset[str]) -> Slo:
+        """Only the bounds on these metrics (a role of a split answers for its own)."""
+        kept = tuple(b for b in self.bounds if b.metric in metrics)
+        joint = tuple(b for b in self.jointly if b.metric in metrics)
+        return Slo(kept, self.attainment if joint else float("nan"), joint)
+
+
+def exceeds(metric: str, p: Point, d: Demand, t: Array) -> Array:
+    """Chance that ``metric`` is above ``t``."""
+    if metric == "ttft":
+        return latency.ttft_exceeds(p, t)
+    if metric == "itl":
+        return latency.itl_exceeds(p, t)
+    if metric == "tpot":
+        return latency.tpot_exceeds(p, t, d)
+    return latency.e2e_exceeds(p, t, d)
+
+
+def mean(metric: str, p: Point, d: Demand) -> Array:
+    """Mean of ``metric``."""
+    if metric == "ttft":
+        return latency.ttft_mean(p)
+    if metric == "e2e":
+        return latency.e2e_mean(p, d)
+    return latency.itl_mean(p)
+
+
+def violations(p: Point, d: Demand, slo: Slo, pessimism: Mapping[str, float]) -> dict[str, Mask]:
+    """For every bound whether the point breaks it, shape (rows,). ``pessimism`` multiplies predictions, by metric."""
+    out: dict[str, Mask] = {}
+    for b in slo.bounds:
+        limit = np.full(len(p.level), b.seconds / pessimism.get(b.metric, 1.0))
+        if np.isnan(b.probability):
+            out[b.id] = mean(b.metric, p, d) > limit
+        else:
+            allowed = 1.0 - b.probability - (SLOT_WAIT if b.metric in ("ttft", "e2e") else 0.0)
+            out[b.id] = exceeds(b.metric, p, d, limit) > allowed
+    if not np.isnan(slo.attainment):
+        out["attainment"] = 1.0 - attainment(p, d, slo.jointly, pessimism) > 1.0 - slo.attainment
+    return out
+
+
+def attainment(p: Point, d: Demand, jointly: Sequence[Bound], pessimism: Mapping[str, float]) -> Array:
+    """Share of requests that meet all of ``jointly``, at least: 1 minus the sum of the single misses (Boole)."""
+    missed = np.zeros_like(p.level)
+    for b in jointly:
+        missed = missed + exceeds(b.metric, p, d, np.full(len(p.level), b.seconds / pessimism.get(b.metric, 1.0)))
+    return np.clip(1.0 - missed, 0.0, 1.0)
+
+
+def slot_level(limit: Array) -> Array:
+    """Largest mean number of sequences at which at most :data:`SLOT_WAIT` of arrivals find ``limit`` slots taken.
+
+    From the waiting chance of a many-server queue, busy^(sqrt(2(m+1))-1) (Sakasegawa 1977).
+    """
+    return limit * SLOT_WAIT ** (1.0 / (np.sqrt(2.0 * (limit + 1.0)) - 1.0))
+
+
+def largest_level(
+    discipline: Discipline, s: Server, d: Demand, slo: Slo, high: Array, pessimism: Mapping[str, float]
+) -> tuple[Array, dict[str, Mask]]:
+    """Largest level up to ``high`` (rows,) that keeps every bound, 0 where none does; and the bounds broken when idle."""
+
+    def broken(level: Array) -> Mask:
+        return np.asarray(np.logical_or.reduce(list(violations(discipline(s, d, level), d, slo, pessimism).values())))
+
+    idle = np.minimum(np.full_like(high, IDLE), high)
+    at_idle = violations(discipline(s, d, idle), d, slo, pessimism)
+    if not at_idle:
+        return high, {}
+    low_t, high_t = np.log(idle), np.log(np.maximum(high, 1e-12))
+    full = ~broken(high)
+    for _ in range(HALVINGS):
+        middle = (low_t + high_t) / 2.0
+        over = broken(np.exp(middle))
+        low_t, high_t = np.where(over, low_t, middle), np.where(over, middle, high_t)
+    level = np.where(full, high, np.exp(low_t))
+    return np.where(np.logical_or.reduce(list(at_idle.values())), 0.0, level), at_idle
+
+
+def load(kind: LoadKind, p: Point, d: Demand, think_s: float = 0.0) -> Array:
+    """The load that a replica at this point carries: requests/s, requests in it, or users of it (Little's law)."""
+    if kind == "rate":
+        return p.rate
+    return p.rate * (latency.e2e_mean(p, d) + (think_s if kind == "users" else 0.0))
+
+
+def level_at(discipline: Discipline, s: Server, d: Demand, kind: LoadKind, target: Array, high: Array, think_s: float = 0.0) -> Array:
+    """Level at which each row carries ``target`` (rows,), which must not exceed what it carries at ``high``."""
+    low_t, high_t = np.full_like(high, np.log(IDLE * 1e-4)), np.log(np.maximum(high, 1e-12))
+    for _ in range(HALVINGS):
+        middle = (low_t + high_t) / 2.0
+        over = load(kind, discipline(s, d, np.exp(middle)), d, think_s) > target
+        low_t, high_t = np.where(over, low_t, middle), np.where(over, middle, high_t)
+    return np.exp(high_t)

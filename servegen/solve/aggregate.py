@@ -1,0 +1,189 @@
+"""Aggregated serving: every replica prefills and decodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servegen.roofline import memory as mem
+from servegen.roofline.step import take
+from servegen.service import size
+from servegen.service.disciplines import DISCIPLINES, means_only
+from servegen.service.latency import itl_exceeds, quantile, ttft_exceeds
+from servegen.service.server import server
+from servegen.solve.bands import pessimism
+from servegen.solve.candidate import Block, Candidate, RoleChoice, first_best, three_digits
+from servegen.solve.problem import EngineOption, Kind, Problem
+from servegen.solve.space import BATCH_LIMITS, KV_SLACK, Budget, Rows, budget, build, chunks_for, occupancy, replicas_that_fit
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a block found: the best candidate of each configuration, and how far the others came.
+
+    ``stage`` is the last hurdle that some candidate took: 0 none, 1 exists, 2 fits the memory, 3 meets the bounds when
+    idle, 4 fits the pool. ``most`` is the largest load that the pool carried in any candidate.
+    """
+
+    candidates: tuple[Candidate, ...]
+    searched: int
+    stage: int
+    most: float
+    block: Block | None
+
+
+def within_memory(problem: Problem, rows: Rows, room: Budget, rejected: Counter[str]) -> Mask:
+    """Candidates (rows, limits) whose weights, longest request and full batch fit."""
+    mean, std, longest = (column[:, None] for column in occupancy(problem, rows))
+    whole = room.fits & (longest <= room.pool)
+    batch = whole & (BATCH_LIMITS[None, :] <= mem.largest_batch(room.pool, mean, std, KV_SLACK))
+    rejected["memory: the weights and the engine's reserve do not fit"] += int(np.sum(~room.fits))
+    rejected["memory: the KV pool cannot hold the longest request"] += int(np.sum(room.fits & ~whole))
+    rejected["memory: the KV pool cannot hold the batch limit"] += int(np.sum(whole & ~batch))
+    return batch
+
+
+def level_limits(problem: Problem) -> Array:
+    """Largest mean number of sequences at each batch limit: below it when slots must be free, else all of it."""
+    return size.slot_level(BATCH_LIMITS) if problem.bounded_start and problem.open_loop else BATCH_LIMITS
+
+
+def aggregated(problem: Problem, engine: EngineOption, kind: Kind, discipline: str, rejected: Counter[str]) -> Outcome:
+    """Every aggregated candidate of an engine on a kind under one discipline."""
+    rows = build(problem, engine, kind, chunks_for(problem), rejected)
+    if rows is None:
+        return Outcome((), 0, 0, 0.0, None)
+    d, factors = problem.demand, pessimism(problem, engine.facts, kind.facts)
+    room = budget(problem, engine, rows, BATCH_LIMITS)
+    fits = within_memory(problem, rows, room, rejected)
+    srv = server(rows.terms, rows.chunk, engine.facts.request_s.value, d)
+    levels = level_limits(problem)
+    high = np.where(fits.any(axis=1), np.max(np.where(fits, levels, 0.0), axis=1), levels[0])
+    limit, at_idle = size.largest_level(DISCIPLINES[discipline], srv, d, problem.slo, high, factors)
+    block = Block(discipline, engine, kind, rows, srv, room, BATCH_LIMITS, limit)
+    if not fits.any():
+        return Outcome((), 0, 1, 0.0, block)
+    alive = fits & (limit > 0)[:, None]
+    _count_idle(rejected, at_idle, fits)
+    if not alive.any():
+        return Outcome((), int(fits.sum()), 2, 0.0, block)
+    level = np.minimum(levels[None, :], limit[:, None])
+    carried, rate = _sustained(problem, block, level, alive)
+    most = _most_replicas(problem, kind, rows.tp)[:, None]
+    replicas = np.where(alive, _replicas(problem, carried, most), 0.0)
+    in_pool = alive & (replicas >= 1) & (replicas <= most)
+    enough = in_pool & (problem.saturate | (replicas * problem.utilization * carried >= problem.load * (1 - 1e-9)))
+    rejected["pool: more accelerators needed than there are"] += int(np.sum(alive & ~enough))
+    best_load = float(np.max(np.where(alive, most * problem.utilization * carried, 0.0)))
+    if not enough.any():
+        return Outcome((), int(fits.sum()), 3, best_load, block)
+    found = _best_of_each(problem, block, enough, replicas, carried, rate, level)
+    return Outcome(found, int(fits.sum()), 4, best_load, block)
+
+
+def _count_idle(rejected: Counter[str], at_idle: dict[str, Mask], fits: Mask) -> None:
+    """Candidates that break a bound although idle; each counts for the first bound it breaks."""
+    seen = np.zeros(len(fits), dtype=bool)
+    for bound, broken in at_idle.items():
+        now = broken & ~seen
+        seen |= now
+        rejected[f"{bound}: missed even by a single request"] += int(fits[now].sum())
+
+
+def _sustained(problem: Problem, block: Block, level: Array, alive: Mask) -> tuple[Array, Array]:
+    """Load and rate that one replica carries at ``level``, shape (rows, limits); 0 where not alive."""
+    row, column = np.nonzero(alive)
+    lean = take(means_only(block.server), row)
+    p = DISCIPLINES[block.discipline](lean, problem.demand, level[row, column])
+    carried, rate = np.zeros(level.shape), np.zeros(level.shape)
+    carried[row, column] = size.load(problem.load_kind, p, problem.demand, problem.think_s)
+    rate[row, column] = p.rate
+    return carried, rate
+
+
+def _most_replicas(problem: Problem, kind: Kind, tp: Array) -> Array:
+    """Replicas without spares that the pool and maxAccelerators allow."""
+    most = replicas_that_fit(kind, tp)
+    if problem.max_accelerators:
+        most = np.minimum(most, np.floor(problem.max_accelerators / tp))
+    return most - problem.spares
+
+
+def _replicas(problem: Problem, carried: Array, most: Array) -> Array:
+    """Replicas that carry the load at the utilisation; all that there are when yield or latency is the objective."""
+    if problem.saturate or problem.objective == "throughput":
+        return np.broadcast_to(most, carried.shape).astype(np.float64)
+    need = np.maximum(np.ceil(problem.load / np.maximum(problem.utilization * carried, 1e-12) - 1e-9), 1.0)
+    if problem.objective != "latency":
+        return need
+    useful = most if problem.open_loop else np.minimum(most, np.ceil(problem.load))
+    return np.where(need <= most, np.maximum(need, useful), need)
+
+
+def _best_of_each(
+    problem: Problem, block: Block, mask: Mask, replicas: Array, carried: Array, rate: Array, level: Array
+) -> tuple[Candidate, ...]:
+    """The best (chunk, batch limit) of every configuration."""
+    kind, tp = block.kind, block.rows.tp[:, None]
+    devices = (replicas + problem.spares) * tp
+    cost, watts = devices * kind.plan.price_per_hour, devices * kind.facts.tdp_w
+    share = 1.0 if problem.saturate else np.minimum(problem.load / np.maximum(replicas * carried, 1e-300), problem.utilization)
+    if problem.saturate or problem.objective == "throughput":
+        share = problem.utilization
+    output = replicas * rate * share * problem.demand.osl_mean
+    headroom = replicas * carried
+    objective: tuple[Array, ...]
+    if problem.objective == "latency":
+        objective = _latency_keys(problem, block, mask, replicas)
+    elif problem.objective == "throughput":
+        objective = (-three_digits(output),)
+    else:
+        spent = cost if problem.objective == "cost" else watts
+        objective = (spent / np.maximum(output, 1e-300) if problem.saturate else spent,)
+    chunks = len(block.rows) // len(block.rows.lowered.configs)
+
+    def grouped(a: Any) -> Any:
+        """(configs, chunks*limits) from (rows, limits)."""
+        return a.reshape(-1, chunks * a.shape[1])
+
+    keys = tuple(grouped(k) for k in (*objective, devices, -three_digits(headroom)))
+    any_left, best = first_best(grouped(mask), keys)
+    out = []
+    for config in np.nonzero(any_left)[0]:
+        row, column = int(config) * chunks + int(best[config]) // len(BATCH_LIMITS), int(best[config]) % len(BATCH_LIMITS)
+        n = int(replicas[row, column])
+        sized = float(problem.utilization * carried[row, column]) if problem.saturate or problem.objective == "throughput" else problem.load / n
+        role = RoleChoice("serve", block, row, column, n, float(carried[row, column]), sized, float(level[row, column]))
+        out.append(
+            Candidate(
+                "aggregated", block.engine, kind, (role,), tuple(float(k[row, column]) for k in objective), int(devices[row, column]),
+                float(cost[row, column]), float(watts[row, column]), float(output[row, column]), float(headroom[row, column]),
+            )  # fmt: skip
+        )
+    return tuple(out)
+
+
+def _latency_keys(problem: Problem, block: Block, mask: Mask, replicas: Array) -> tuple[Array, Array]:
+    """p95 ITL and p95 TTFT at the sized load; they depend on row and replicas only, so each pair is computed once."""
+    row, column = np.nonzero(mask)
+    count = replicas[row, column]
+    pairs, inverse = np.unique(np.stack([row.astype(np.float64), count]), axis=1, return_inverse=True)
+    index = pairs[0].astype(np.int64)
+    srv = take(block.server, index)
+    target = problem.load / pairs[1] if not problem.saturate else np.full(len(index), np.nan)
+    step = DISCIPLINES[block.discipline]
+    high = block.level_limit[index]
+    level = high * problem.utilization if problem.saturate else size.level_at(step, srv, problem.demand, problem.load_kind, target, high, problem.think_s)
+    p = step(srv, problem.demand, level)
+    itl, ttft = np.full(mask.shape, np.inf), np.full(mask.shape, np.inf)
+    inverse = inverse.reshape(-1)
+    itl[row, column] = three_digits(quantile(lambda t: itl_exceeds(p, t), 0.95, len(index)))[inverse]
+    ttft[row, column] = three_digits(quantile(lambda t: ttft_exceeds(p, t), 0.95, len(index)))[inverse]
+    return itl, ttft

@@ -1,0 +1,263 @@
+"""From the chosen candidate to the frozen plan."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from servegen.catalog.facts import Constant
+from servegen.lower import lower
+from servegen.plan import Choice, Flip, MemoryPlan, ModelPlan, Plan, Prediction, Role, TrafficPlan
+from servegen.roofline.step import take
+from servegen.service import size
+from servegen.service.disciplines import Point
+from servegen.service.size import Bound
+from servegen.solve.bands import band
+from servegen.solve.candidate import Candidate, RoleChoice
+from servegen.solve.deploy import finished_deploy
+from servegen.solve.explain import Comparison, binding, why
+from servegen.solve.predict import point, quantiles, role_point
+from servegen.solve.problem import Problem
+
+
+def assemble(
+    problem: Problem, chosen: Candidate, comparison: Comparison, changes: tuple[Flip, ...], searched: int, rejected: Mapping[str, int]
+) -> Plan:
+    """The plan of a choice."""
+    roles = tuple(_role(problem, r) for r in chosen.roles)
+    p = point(problem, chosen)
+    d = problem.demand
+    attained = float(size.attainment(p, d, _per_request(problem), {})[0])
+    rate = chosen.output_tokens_per_s / d.osl_mean
+    role_rates = [r.replicas * _rate_at(problem, r) for r in chosen.roles]
+    prediction = Prediction(
+        ttft=quantiles("ttft", p, d),
+        itl=quantiles("itl", p, d),
+        e2e=quantiles("e2e", p, d),
+        output_tokens_per_second=chosen.output_tokens_per_s,
+        utilization=max(r.utilization for r in roles),
+        slo_attainment=attained,
+        sustained_rate=min(role_rates),
+        load_rate=rate,
+        band=band(chosen.engine.facts, chosen.kind.facts, roles[0].weights),
+        floor=_floor(problem, chosen, roles),
+        extrapolated=_extrapolated(chosen),
+    )
+    choice = Choice(
+        engine=chosen.engine.facts.id,
+        engine_version=chosen.engine.version,
+        topology=chosen.topology,
+        roles=roles,
+        devices=chosen.devices,
+        cost_per_hour=chosen.cost_per_h,
+        cost_per_million_output_tokens=chosen.cost_per_h / (chosen.output_tokens_per_s * 3600.0 / 1e6),
+        watts=chosen.watts,
+    )
+    bound_by = binding(problem, chosen)
+    return Plan(
+        name=problem.name,
+        feasible=True,
+        model=_model(problem),
+        traffic=_traffic(problem),
+        slo={b.id: b.seconds for b in problem.slo.bounds},
+        choice=choice,
+        prediction=prediction,
+        binding=bound_by,
+        why=why(problem, chosen, roles, prediction, bound_by, comparison),
+        flips=changes,
+        alternatives=comparison.alternatives,
+        pareto=comparison.pareto,
+        searched=searched,
+        rejected=dict(sorted(rejected.items())),
+        pool=tuple(k.plan for k in problem.pool),
+        deploy=finished_deploy(problem, chosen, roles),
+        spec=problem.shown,
+        inputs=problem.inputs,
+        facts=_facts(problem, chosen, roles),
+        notes=problem.notes,
+    )
+
+
+def _per_request(problem: Problem) -> tuple[Bound, ...]:
+    """The bounds that one request meets or misses: the lowest stated percentile's of ttft and e2e, and of tpot, or else of
+    itl held against the request's mean gap."""
+    def lowest(metric: str) -> list[Bound]:
+        stated = [b for b in problem.slo.bounds if b.metric == metric and b.probability == b.probability]
+        return sorted(stated, key=lambda b: b.probability)[:1]
+
+    gaps = lowest("tpot") or [dataclasses.replace(b, metric="tpot") for b in lowest("itl")]
+    return (*lowest("ttft"), *gaps, *lowest("e2e"))
+
+
+def _rate_at(problem: Problem, role: RoleChoice) -> float:
+    """Requests/s of one replica at utilisation 1."""
+    if problem.load_kind == "rate" or role.role != "serve":
+        return role.sustained
+    return float(role_point(problem, dataclasses.replace(role, load=role.sustained)).rate[0])
+
+
+def _role(problem: Problem, r: RoleChoice) -> Role:
+    block, row = r.block, r.row
+    option = block.rows.option[int(block.rows.config[row])]
+    config = block.rows.lowered.configs[int(block.rows.config[row])]
+    p: Point = role_point(problem, r)
+    one = np.array([row])
+    terms, srv = take(block.rows.terms, one), take(block.server, one)
+    # A prefill server's step is a full chunk; any other's is the decode of its running requests.
+    prefilling = r.role == "prefill"
+    sequences = np.array([0.0]) if prefilling else p.level
+    parts = {k: float(v[0]) for k, v in terms.decode_breakdown_s(sequences, srv.kv_s).items()}
+    step = float(terms.chunk_s(np.array([float(r.chunk)]))[0] if prefilling else p.gap_s[0])
+    if prefilling:
+        mean_prompt = terms.prefill_breakdown_s(problem.demand.uncached_mean, problem.demand.total_mean, np.array([float(r.chunk)]))
+        parts = {k: float(v[0]) for k, v in mean_prompt.items()}
+    return Role(
+        role=r.role,
+        accelerator=config.accelerator.id,
+        pool=block.kind.index,
+        weights=config.weights,
+        kv=config.kv,
+        tp=config.tp,
+        pp=1,
+        dp=1,
+        ep=1,
+        replicas=r.replicas,
+        spares=problem.spares,
+        devices=config.tp,
+        max_running_requests=r.batch_limit,
+        chunked_prefill_size=r.chunk,
+        mixed_chunk=block.discipline == "mixed",
+        mem_fraction_static=round(float(block.budget.fraction[row, r.limit]), 3),
+        context_length=problem.context_length,
+        load=option.load,
+        quantization=option.quantization,
+        checkpoint_bytes=problem.model.weight_bytes(option.stored),
+        memory=_memory(problem, r),
+        utilization=r.load / r.sustained,
+        running_requests=0.0 if prefilling else float(p.level[0]),
+        step_time_s=step,
+        prefill_time_s=0.0 if r.role == "decode" else float(srv.prefill_mean_s[0]),
+        breakdown_s=parts,
+        bound=max(sorted(parts), key=lambda k: parts[k]),
+    )
+
+
+def _memory(problem: Problem, r: RoleChoice) -> MemoryPlan:
+    block, row = r.block, r.row
+    rule, memory = block.engine.facts.memory, block.rows.memory
+    usable = float(memory.usable_bytes[row])
+    graphs = rule.per_graph_sequence_bytes * r.batch_limit
+    collectives = rule.per_device_bytes * r.tp
+    reserve = usable * (1.0 - float(block.budget.fraction[row, r.limit]))
+    activations = max(min(rule.per_chunk_token_bytes * r.chunk, reserve - graphs - collectives - rule.context_bytes), 0.0)
+    pool = float(block.budget.pool[row, r.limit])
+    token = float(memory.token_bytes[row])
+    return MemoryPlan(
+        usable_bytes=usable,
+        weight_bytes=float(memory.weight_bytes[row]),
+        kv_pool_bytes=pool,
+        activation_bytes=activations,
+        graph_bytes=graphs,
+        collective_bytes=collectives,
+        runtime_bytes=reserve - activations - graphs - collectives,
+        kv_bytes_per_token=token,
+        kv_tokens=int(pool / token) if token else 0,
+    )
+
+
+def _floor(problem: Problem, chosen: Candidate, roles: Sequence[Role]) -> Mapping[str, float]:
+    """The ideal roofline of the same steps: no prediction can be below it."""
+    out: dict[str, float] = {}
+    for choice, role in zip(chosen.roles, roles, strict=True):
+        config = choice.block.rows.lowered.configs[int(choice.block.rows.config[choice.row])]
+        ideal = lower(problem.model, choice.block.engine.facts, [config], "ideal").terms
+        d = problem.demand
+        if role.role != "decode":
+            prefill = ideal.prefill_s(np.array([d.uncached_mean]), np.array([d.total_mean]), np.array([float(role.chunked_prefill_size)]))
+            out["prefill_time_s"] = float(prefill[0, 0])
+        if role.role != "prefill":
+            out["step_time_s"] = float(ideal.decode_s(np.array([role.running_requests]), ideal.kv_s(d.held_mean))[0])
+    return out
+
+
+def _extrapolated(chosen: Candidate) -> tuple[str, ...]:
+    """Constants without a fit of their own, each with the rule that gave it."""
+    out = []
+    accelerator, engine = chosen.kind.facts, chosen.engine.facts
+    weights, _ = chosen.config
+    gemm = accelerator.gemm[weights]
+    if gemm.origin != "fitted":
+        out.append(f"{accelerator.id} {weights} efficiency ({gemm.origin}: {gemm.source})")
+    if engine.step_s.origin != "fitted":
+        out.append(f"{engine.id} step constants ({engine.step_s.origin}: {engine.step_s.source})")
+    return tuple(out)
+
+
+def _model(problem: Problem) -> ModelPlan:
+    m = problem.model
+    return ModelPlan(
+        id=m.id,
+        served_name=problem.served_name,
+        architecture=m.architecture,
+        params_total=m.params_total,
+        params_active=m.params_active,
+        trust_remote_code=problem.trust_remote_code,
+        context_length=problem.context_length,
+        max_context=m.max_context,
+        hf_config=m.hf_config,
+    )
+
+
+def _traffic(problem: Problem) -> TrafficPlan:
+    w, d = problem.workload, problem.demand
+    return TrafficPlan(
+        rate=w.rate_per_s,
+        trough=w.trough_per_s,
+        concurrency=float(w.concurrency or w.users),
+        isl_mean=w.isl.mean,
+        osl_mean=w.osl.mean,
+        isl_p95=float(w.isl.quantile(0.95)),
+        osl_p95=float(w.osl.quantile(0.95)),
+        longest_output=int(d.osl_longest),
+        prefix_hit=w.hit_share(),
+        burstiness=w.burstiness,
+        objective=problem.objective,
+    )
+
+
+def _facts(problem: Problem, chosen: Candidate, roles: Sequence[Role]) -> Mapping[str, Any]:
+    """The constants behind the prediction, each with its source."""
+    engine, accelerator = chosen.engine.facts, chosen.kind.facts
+
+    def constant(c: Constant) -> dict[str, Any]:
+        return {"value": c.value, "fitError": c.fit_error, "rows": c.rows, "origin": c.origin, "source": c.source}
+
+    gemm = accelerator.gemm[roles[0].weights]
+    tps = sorted({r.tp for r in roles} - {1})
+    return {
+        "engine": {
+            "id": engine.id,
+            "step_s": constant(engine.step_s),
+            "layer_s": constant(engine.layer_s),
+            "sequence_s": constant(engine.sequence_s),
+            "request_s": constant(engine.request_s),
+            "kv_efficiency": constant(engine.kv_efficiency),
+            "attention_efficiency": constant(engine.attention_efficiency),
+            "memory": engine.memory.source,
+        },
+        "accelerator": {
+            "id": accelerator.id,
+            "hbm_bytes_per_s": accelerator.hbm_bytes_per_s,
+            "usable_bytes": accelerator.usable_bytes,
+            "peak_flops": dict(accelerator.peak_flops),
+            "gemm": {"ew": gemm.ew, "ec": gemm.ec, "fitError": gemm.fit_error, "rows": gemm.rows, "origin": gemm.origin, "source": gemm.source},
+            "allreduce_alpha_s": {str(t): accelerator.allreduce_alpha_s[t] for t in tps},
+            "allreduce_bytes_per_s": {str(t): accelerator.allreduce_bytes_per_s[t] for t in tps},
+            "pricePerHour": chosen.kind.plan.price_per_hour,
+            "priceSource": chosen.kind.plan.price_source,
+        },
+        "model": {"id": problem.model.id, "params": problem.model.params_total, "bytes": problem.model.weight_bytes(roles[0].weights)},
+    }

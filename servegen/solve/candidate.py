@@ -1,0 +1,115 @@
+"""One candidate as the search compares it, and the total order by which it chooses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servegen.plan import RoleName, Topology
+from servegen.service.server import Server
+from servegen.solve.problem import EngineOption, Kind, Problem
+from servegen.solve.space import Budget, Rows
+
+Array = NDArray[np.float64]
+#: More than one second of anything that is compared: sorts behind every real value.
+NEVER = float("inf")
+
+
+@dataclass(frozen=True)
+class Block:
+    """The columns that a role was taken from."""
+
+    discipline: str
+    engine: EngineOption
+    kind: Kind
+    rows: Rows
+    server: Server
+    budget: Budget
+    limits: Array
+    level_limit: Array  # (rows,) largest level within the bounds
+
+
+@dataclass(frozen=True)
+class RoleChoice:
+    """A row and batch limit of a block with its replicas. ``sustained`` is the load one replica carries at utilisation 1."""
+
+    role: RoleName
+    block: Block
+    row: int
+    limit: int  # index into block.limits
+    replicas: int
+    sustained: float
+    load: float  # per replica, at the sized load
+    level_cap: float  # level at the sustained load
+
+    @property
+    def tp(self) -> int:
+        return int(self.block.rows.tp[self.row])
+
+    @property
+    def batch_limit(self) -> int:
+        return int(self.block.limits[self.limit])
+
+    @property
+    def chunk(self) -> int:
+        return int(self.block.rows.chunk[self.row])
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """``objective`` is what is minimised. Cost in $/h, output in tokens/s, spares counted in devices and cost."""
+
+    topology: Topology
+    engine: EngineOption
+    kind: Kind
+    roles: tuple[RoleChoice, ...]
+    objective: tuple[float, ...]
+    devices: int
+    cost_per_h: float
+    watts: float
+    output_tokens_per_s: float
+    headroom: float
+
+    @property
+    def config(self) -> tuple[str, str]:
+        """Weight and KV precision; both roles of a split share them."""
+        role = self.roles[0]
+        c = role.block.rows.lowered.configs[int(role.block.rows.config[role.row])]
+        return c.weights, c.kv
+
+    @property
+    def name(self) -> str:
+        """Says everything that the search decides; sorts like its numbers."""
+        weights, kv = self.config
+        parts = [f"{r.role}-tp{r.tp:02d}-b{r.batch_limit:04d}-c{r.chunk:05d}" + ("-mixed" if r.block.discipline == "mixed" else "") for r in self.roles]
+        return f"{self.engine.facts.id}/{self.kind.facts.id}/{weights}-kv-{kv}/" + "+".join(parts)
+
+    def key(self, problem: Problem) -> tuple[object, ...]:
+        """The total order: objective; fewer accelerators; lower TP; the checkpoint's own precision before a narrower one;
+        more headroom (to three digits); fewer roles; the name."""
+        weights, kv = self.config
+        narrowed = (problem.allowed_weights.index(weights), problem.allowed_kv.index(kv))
+        return (
+            *self.objective, self.devices, max(r.tp for r in self.roles), *narrowed, -float(f"{self.headroom:.3g}"), len(self.roles), self.name,
+        )  # fmt: skip
+
+
+def three_digits(values: Array) -> Array:
+    """Rounded to three significant digits, so that differences far below the prediction's error do not decide."""
+    safe = np.where(np.isfinite(values) & (values > 0), values, 1.0)
+    scale = 10.0 ** (np.floor(np.log10(safe)) - 2.0)
+    return np.where(np.isfinite(values) & (values > 0), np.round(safe / scale) * scale, values)
+
+
+def first_best(mask: NDArray[np.bool_], keys: tuple[Array, ...]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Per row the first column that is lexicographically least by ``keys``; shapes (rows, columns) -> (rows,), (rows,).
+
+    The first result tells which rows have any column at all.
+    """
+    left = mask.copy()
+    for key in keys:
+        value = np.where(left, key, np.inf)
+        left &= value <= value.min(axis=1, keepdims=True)
+    return np.asarray(mask.any(axis=1)), left.argmax(axis=1)

@@ -1,0 +1,285 @@
+"""One explicit configuration, no search: memory, prefill, a decode step, and a closed loop of B users."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from servegen.catalog.accelerators import resolve_accelerator
+from servegen.catalog.engines import resolve_engine
+from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
+from servegen.catalog.models import model_from_file, resolve_model
+from servegen.errors import CatalogError, Diagnostic, NotBuiltError
+from servegen.lower import Config, Lowered, Physics, lower
+from servegen.roofline import memory as mem
+from servegen.service import latency, size
+from servegen.service.demand import Demand, demand
+from servegen.service.disciplines import DISCIPLINES, Point
+from servegen.service.server import Server, server
+from servegen.solve.bands import band
+from servegen.solve.problem import WeightOption
+from servegen.solve.space import cut
+from servegen.solve.split import combine
+from servegen.workload import Lengths, Workload
+
+Mode = Literal["static", "aggregated", "disaggregated"]
+
+
+@dataclass(frozen=True)
+class EstimateRequest:
+    """A configuration as the command line states it. ``chunk`` 0 is the engine's token budget, ``weights`` "" the checkpoint's own.
+
+    ``*_tp`` and ``*_workers`` speak for mode ``disaggregated``; 0 means ``tp`` and 1.
+    """
+
+    model: str
+    accelerator: str
+    engine: str = "sglang"
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    ep: int = 1
+    weights: str = ""
+    kv: str = "bf16"
+    batch: int = 1
+    isl: int = 1024
+    osl: int = 128
+    cached: int = 0
+    chunk: int = 0
+    mode: Mode = "aggregated"
+    physics: Physics = "calibrated"
+    prefill_tp: int = 0
+    prefill_workers: int = 0
+    decode_tp: int = 0
+    decode_workers: int = 0
+
+
+@dataclass(frozen=True)
+class ModelFigures:
+    params_total: int
+    params_active: int
+
+
+@dataclass(frozen=True)
+class MemoryFigures:
+    weight_bytes_per_device: float
+    kv_bytes_per_token: float
+    kv_pool_bytes: float
+    max_running_requests: int
+    fits: bool
+
+
+@dataclass(frozen=True)
+class PrefillFigures:
+    time_s: float
+    bound: str
+    breakdown_s: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class DecodeFigures:
+    step_time_s: float
+    bound: str
+    breakdown_s: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class ServingFigures:
+    """Closed loop at concurrency B; nan where the configuration does not fit."""
+
+    ttft_s: float
+    tpot_s: float
+    output_tokens_per_s: float
+    output_tokens_per_s_per_device: float
+
+
+@dataclass(frozen=True)
+class BandFigures:
+    low: Mapping[str, float]
+    high: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The stable figures of `servegen estimate`; KV figures count a whole replica, weights one device."""
+
+    model: ModelFigures
+    memory: MemoryFigures
+    prefill: PrefillFigures
+    decode: DecodeFigures
+    serving: ServingFigures
+    band: BandFigures
+
+
+def estimate(request: EstimateRequest) -> Estimate:
+    """Figures of a configuration. CatalogError for what cannot be resolved or exist, NotBuiltError for pp, dp, ep beyond 1."""
+    model, accelerator, engine = _resolve(request)
+    _check(request, model, accelerator, engine)
+    d = _demand(request)
+    tp = request.prefill_tp or request.tp if request.mode == "disaggregated" else request.tp
+    lowered = _lower(request, model, accelerator, engine, tp)
+    chunk = float(request.chunk or engine.token_budget)
+    srv = _server(request, lowered, engine, d, chunk)
+    figures = _memory(request, model, engine, lowered, d, chunk)
+    if request.mode == "disaggregated":
+        decoding = _lower(request, model, accelerator, engine, request.decode_tp or request.tp)
+        figures = _memory(request, model, engine, decoding, d, chunk)
+        serving, devices = _split(request, srv, _server(request, decoding, engine, d, chunk), d)
+    else:
+        decoding = lowered
+        static = request.mode == "static" or engine.schedulers[0] == "static"
+        serving, devices = _batch(request, srv, d) if static else _loop(request, engine, srv, d, figures), float(tp)
+    batch = np.array([float(request.batch)])
+    kv_s = decoding.terms.kv_s(d.held_mean)
+    step_parts = {k: float(v[0]) for k, v in decoding.terms.decode_breakdown_s(batch, kv_s).items()}
+    prompt_parts = {
+        k: float(v[0]) for k, v in lowered.terms.prefill_breakdown_s(d.uncached_mean, d.total_mean, np.array([chunk])).items()
+    }
+    if not figures.fits:
+        serving = (math.nan, math.nan, math.nan)
+    ttft, tpot, output = serving
+    result = ServingFigures(ttft, tpot, output, output / devices)
+    return Estimate(
+        ModelFigures(model.params_total, model.params_active),
+        figures,
+        PrefillFigures(float(srv.prefill_mean_s[0]), _largest(prompt_parts), prompt_parts),
+        DecodeFigures(float(decoding.terms.decode_s(batch, kv_s)[0]), _largest(step_parts), step_parts),
+        result,
+        _band(request, engine, accelerator, result, request.weights or model.native_precision),
+    )
+
+
+def _largest(parts: Mapping[str, float]) -> str:
+    return max(sorted(parts), key=lambda k: parts[k])
+
+
+def _resolve(request: EstimateRequest) -> tuple[ModelFacts, AcceleratorFacts, EngineFacts]:
+    named_file = request.model.endswith(".json") or os.path.sep in request.model and Path(request.model).is_file()
+    model = model_from_file(Path(request.model)) if named_file else resolve_model(request.model)
+    return model, resolve_accelerator(request.accelerator), resolve_engine(request.engine)
+
+
+def _check(request: EstimateRequest, model: ModelFacts, accelerator: AcceleratorFacts, engine: EngineFacts) -> None:
+    for name in ("pp", "dp", "ep"):
+        if getattr(request, name) != 1:
+            message = f"{name} = {getattr(request, name)} is not predicted yet"
+            raise NotBuiltError(Diagnostic("not-built", message, hint=f"leave --{name} out"))
+    for name in ("tp", "batch", "isl", "osl"):
+        if getattr(request, name) < 1:
+            raise CatalogError(Diagnostic("out-of-range", f"{name} must be at least 1, not {getattr(request, name)}"))
+    if not 0 <= request.cached < request.isl:
+        raise CatalogError(Diagnostic("out-of-range", f"cached must be from 0 to isl - 1, not {request.cached}"))
+    weights = request.weights or model.native_precision
+    if weights not in accelerator.gemm:
+        hint = f"one of {', '.join(sorted(accelerator.gemm))}"
+        raise CatalogError(Diagnostic("unsupported", f"{accelerator.id} cannot serve {weights} weights", hint=hint))
+    if request.kv not in engine.kv_cache or request.kv == "fp8" and "fp8" not in accelerator.peak_flops:
+        raise CatalogError(Diagnostic("unsupported", f"{engine.id} on {accelerator.id} has no {request.kv} KV cache"))
+    for tp in {request.tp, request.prefill_tp or request.tp, request.decode_tp or request.tp}:
+        if tp > max(accelerator.scaleup_domain, 1) or tp > 1 and tp not in accelerator.allreduce_alpha_s:
+            raise CatalogError(Diagnostic("unsupported", f"no all-reduce figures of {accelerator.id} for TP {tp}"))
+        reason = cut(model, WeightOption(weights, "", "", weights), tp)
+        if reason:
+            raise CatalogError(Diagnostic("unsupported", reason))
+
+
+def _demand(request: EstimateRequest) -> Demand:
+    """Fixed lengths; ``cached`` is a shared head."""
+    workload = Workload(
+        isl=Lengths.fixed(request.isl), osl=Lengths.fixed(request.osl), concurrency=request.batch, prefix_shared=request.cached
+    )
+    return demand(workload)
+
+
+def _lower(request: EstimateRequest, model: ModelFacts, accelerator: AcceleratorFacts, engine: EngineFacts, tp: int) -> Lowered:
+    return lower(model, engine, [Config(accelerator, request.weights or model.native_precision, request.kv, tp)], request.physics)
+
+
+def _server(request: EstimateRequest, lowered: Lowered, engine: EngineFacts, d: Demand, chunk: float) -> Server:
+    return server(lowered.terms, np.array([chunk]), 0.0 if request.physics == "ideal" else engine.request_s.value, d)
+
+
+def _memory(request: EstimateRequest, model: ModelFacts, engine: EngineFacts, lowered: Lowered, d: Demand, chunk: float) -> MemoryFigures:
+    """Pool by the engine's rule; ``ideal`` leaves nothing in reserve."""
+    m, rule, tp = lowered.memory, engine.memory, float(lowered.configs[0].tp)
+    usable, weight = m.usable_bytes, m.weight_bytes
+    if request.physics == "ideal":
+        pool = usable - weight
+    else:
+        reserve = rule.context_bytes + rule.usable_share * usable + rule.per_chunk_token_bytes * chunk + rule.per_device_bytes * tp
+        reserve = np.maximum(reserve + rule.per_graph_sequence_bytes * request.batch, np.where(usable > rule.floor_above_bytes, rule.floor_bytes, 0.0))
+        pool = mem.pool_bytes(usable, mem.static_fraction(usable, np.maximum(reserve, mem.runtime_bytes(weight))), weight)
+    # A static engine, and the ideal one, holds whole sequences; a paged one admits with part of the output reserved.
+    share = 1.0 if request.physics == "ideal" or request.mode == "static" else rule.kv_reserve_osl
+    each = float(m.sequence_bytes(request.isl + share * request.osl)[0])
+    most = max(math.floor(float(pool[0]) / each), 0) if each else request.batch
+    needed = request.batch if request.mode == "static" else 1
+    return MemoryFigures(float(weight[0]), _model_kv_bytes(m.token_bytes, tp, model), max(float(pool[0]), 0.0) * tp, most, most >= needed)
+
+
+def _model_kv_bytes(token_bytes: np.ndarray, tp: float, model: ModelFacts) -> float:
+    """Bytes of one cached token, counted once however often ranks repeat it."""
+    heads = [g.attention for g in model.layers if g.attention.kind != "none"]
+    sharded = min(tp, min((a.num_kv_heads for a in heads if a.num_kv_heads), default=1)) if all(a.kind != "mla" for a in heads) else 1.0
+    return float(token_bytes[0]) * sharded
+
+
+def _loop(request: EstimateRequest, engine: EngineFacts, srv: Server, d: Demand, figures: MemoryFigures) -> tuple[float, float, float]:
+    """TTFT, TPOT, output tokens/s of a closed loop of B users; those beyond the KV pool wait for a slot."""
+    discipline = DISCIPLINES[engine.schedulers[0]]
+    running = float(min(request.batch, max(figures.max_running_requests, 1)))
+    level = size.level_at(discipline, srv, d, "concurrency", np.array([running]), np.array([running]))
+    p = discipline(srv, d, level)
+    rate = float(p.rate[0])
+    waiting = (request.batch - running) / rate
+    return float(latency.ttft_mean(p)[0]) + waiting, float(p.gap_mean_s[0]), rate * request.osl
+
+
+def _batch(request: EstimateRequest, srv: Server, d: Demand) -> tuple[float, float, float]:
+    """A static batch: B prompts prefilled together, then decoded in step."""
+    batch = np.array([float(request.batch)])
+    tokens = batch * d.uncached_mean
+    steps = np.maximum(np.ceil(tokens / srv.chunk), 1.0)
+    prefill = steps * srv.terms.chunk_s(tokens / steps) + batch * (srv.terms.sequence_s + srv.attention_mean_s)
+    step = srv.terms.decode_s(batch, srv.kv_s)
+    total = float(prefill[0] + max(request.osl - 1, 0) * step[0])
+    return float(prefill[0] + srv.request_s[0]), float(step[0]), request.batch * request.osl / total
+
+
+def _split(request: EstimateRequest, pre: Server, dec: Server, d: Demand) -> tuple[tuple[float, float, float], float]:
+    """Closed loop over prefill and decode workers; the rate at which the loop of B users closes."""
+    x, y = max(request.prefill_workers, 1), max(request.decode_workers, 1)
+    devices = float(x * (request.prefill_tp or request.tp) + y * (request.decode_tp or request.tp))
+    most = min(x * float(DISCIPLINES["prefill"](pre, d, np.array([1.0 - 1e-6])).rate[0]), math.inf)
+    low, high = 0.0, most
+    p = _pair(pre, dec, d, 1e-9, x, y)
+    for _ in range(60):
+        rate = (low + high) / 2.0
+        p = _pair(pre, dec, d, rate, x, y)
+        low, high = (rate, high) if rate * float(latency.e2e_mean(p, d)[0]) < request.batch else (low, rate)
+    return (float(latency.ttft_mean(p)[0]), float(p.gap_mean_s[0]), low * request.osl), devices
+
+
+def _pair(pre: Server, dec: Server, d: Demand, rate: float, x: int, y: int) -> Point:
+    start = DISCIPLINES["prefill"](pre, d, size.level_at(DISCIPLINES["prefill"], pre, d, "rate", np.array([rate / x]), np.array([1.0 - 1e-6])))
+    gaps = DISCIPLINES["decode"](dec, d, size.level_at(DISCIPLINES["decode"], dec, d, "rate", np.array([rate / y]), np.array([1e5])))
+    return combine(start, gaps)
+
+
+def _band(request: EstimateRequest, engine: EngineFacts, accelerator: AcceleratorFacts, s: ServingFigures, weights: str) -> BandFigures:
+    """Low and high end of every serving figure; the ideal roofline is a floor, not a prediction, and has none."""
+    if request.physics == "ideal":
+        return BandFigures({}, {})
+    metric = {"ttft_s": "ttft", "tpot_s": "itl", "output_tokens_per_s": "throughput", "output_tokens_per_s_per_device": "throughput"}
+    bands = band(engine, accelerator, weights)
+    values = {f.name: getattr(s, f.name) for f in dataclasses.fields(s)}
+    return BandFigures(
+        {k: v * bands[metric[k]].low for k, v in values.items()}, {k: v * bands[metric[k]].high for k, v in values.items()}
+    )

@@ -1,0 +1,207 @@
+"""Why this one: the binding constraint, the runners-up and what they lost by, the frontier, what would flip the choice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from servegen.plan import Alternative, Flip, ParetoPoint, Prediction, Role
+from servegen.roofline.memory import largest_batch
+from servegen.roofline.step import take
+from servegen.service import size
+from servegen.service.disciplines import DISCIPLINES
+from servegen.solve.bands import far_end, pessimism
+from servegen.solve.candidate import Candidate, RoleChoice
+from servegen.solve.predict import p95, point, stacked
+from servegen.solve.problem import Problem
+from servegen.solve.space import BATCH_LIMITS, KV_SLACK, occupancy, replicas_that_fit
+from servegen.solve.split import GAPS, START
+from servegen.solve.words import duration, load, money
+
+#: Runners-up that a plan shows.
+SHOWN = 5
+#: Candidates whose latencies are computed for the frontier, the best first.
+COMPARED = 24
+#: How far past the sustained level the broken bound is looked for.
+NUDGE = 1.02
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The chosen one among the others; ``gain`` is what splitting improves the objective by, nan if one topology is missing."""
+
+    alternatives: tuple[Alternative, ...]
+    pareto: tuple[ParetoPoint, ...]
+    gain: float
+
+
+def compare(problem: Problem, chosen: Candidate, others: Sequence[Candidate], gain: float) -> Comparison:
+    """Runners-up in the total order, and the Pareto frontier of cost, latency and output over the best candidates."""
+    rest = sorted((c for c in others if c is not chosen), key=lambda c: c.key(problem))[: COMPARED - 1]
+    ranked = [chosen, *rest]
+    ttft, itl = p95(stacked([point(problem, c) for c in ranked]))
+    alternatives = tuple(
+        Alternative(
+            name=c.name,
+            topology=c.topology,
+            summary=summary(c),
+            devices=c.devices,
+            cost_per_hour=c.cost_per_h,
+            ttft_p95_s=float(ttft[i]),
+            itl_p95_s=float(itl[i]),
+            output_tokens_per_second=c.output_tokens_per_s,
+            why_lost=why_lost(problem, chosen, c, gain),
+        )
+        for i, c in enumerate(ranked[1 : SHOWN + 1], start=1)
+    )
+    worth = np.array([[c.cost_per_h, ttft[i], itl[i], -c.output_tokens_per_s] for i, c in enumerate(ranked)])
+    worth = np.array([[float(f"{v:.4g}") for v in row] for row in worth])
+    points = []
+    for i, c in enumerate(ranked):
+        beaten = np.all(worth <= worth[i], axis=1) & np.any(worth < worth[i], axis=1)
+        twin = np.all(worth[:i] == worth[i], axis=1)
+        if not beaten.any() and not twin.any():
+            points.append(ParetoPoint(c.name, c.devices, c.cost_per_h, float(ttft[i]), float(itl[i]), c.output_tokens_per_s))
+    points.sort(key=lambda q: (q.cost_per_hour, q.itl_p95_s, q.name))
+    return Comparison(alternatives, tuple(points), gain)
+
+
+def summary(c: Candidate) -> str:
+    """A candidate in a few words."""
+    weights, kv = c.config
+    roles = " + ".join(f"{r.replicas} {r.role} x TP{r.tp} (batch {r.batch_limit}, chunk {r.chunk})" for r in c.roles)
+    return f"{c.engine.facts.id} on {c.kind.facts.id}, {weights} weights, {kv} KV: {roles}"
+
+
+def why_lost(problem: Problem, chosen: Candidate, other: Candidate, gain: float) -> str:
+    """What the chosen one has over another, by the first criterion of the total order in which they differ."""
+    if other.topology == "disaggregated" and chosen.topology == "aggregated" and other.objective < chosen.objective:
+        return f"splitting gains a factor of {gain:.2f}, less than the {problem.gain:.2f} that disaggregationGain asks for"
+    if other.objective != chosen.objective:
+        a, b = next((x, y) for x, y in zip(chosen.objective, other.objective, strict=True) if x != y)
+        if problem.objective == "throughput":
+            return f"yields {other.output_tokens_per_s:,.0f} instead of {chosen.output_tokens_per_s:,.0f} output tokens/s"
+        if problem.objective == "latency":
+            return f"p95 latency of {duration(b)} instead of {duration(a)}"
+        if problem.objective == "energy":
+            return f"draws {other.watts:,.0f} W instead of {chosen.watts:,.0f} W" if not problem.saturate else "more energy per token"
+        if problem.saturate:
+            return f"costs {(b / a - 1.0) * 100.0:.0f} % more per token"
+        return f"costs {money(other.cost_per_h)}/h instead of {money(chosen.cost_per_h)}/h"
+    if other.devices != chosen.devices:
+        return f"needs {other.devices} accelerators instead of {chosen.devices}"
+    if max(r.tp for r in other.roles) != max(r.tp for r in chosen.roles):
+        return "same cost with a higher TP"
+    if other.config != chosen.config:
+        return f"same cost with {other.config[0]} weights and {other.config[1]} KV, further from the checkpoint's own precision"
+    return f"same cost with less headroom ({other.headroom:.3g} instead of {chosen.headroom:.3g})"
+
+
+def binding(problem: Problem, chosen: Candidate) -> tuple[str, ...]:
+    """Ids of what limits the load of a replica, and of the pool if it is full."""
+    out: list[str] = []
+    least = min(r.replicas * r.sustained for r in chosen.roles)
+    for role in chosen.roles:
+        if role.replicas * role.sustained > least * NUDGE:
+            continue  # the other role holds the pair back
+        prefix = "" if role.role == "serve" else f"{role.role}: "
+        out += [prefix + limit for limit in _limits(problem, role) if prefix + limit not in out]
+    role = chosen.roles[0]
+    if len(chosen.roles) == 1 and role.replicas + problem.spares >= int(replicas_that_fit(chosen.kind, np.array(float(role.tp)))):
+        out.append("pool")
+    if problem.max_accelerators and chosen.devices + min(r.tp for r in chosen.roles) > problem.max_accelerators:
+        out.append("maxAccelerators")
+    return tuple(out)
+
+
+def _limits(problem: Problem, role: RoleChoice) -> list[str]:
+    block = role.block
+    srv = take(block.server, np.array([role.row]))
+    metrics = {"prefill": START, "decode": GAPS}.get(role.role)
+    slo = problem.slo.touches(metrics) if metrics else problem.slo
+    ceiling = 1.0 - 1e-6 if role.role == "prefill" else math.inf
+    level = np.array([min(role.level_cap * NUDGE, ceiling)])
+    factors = pessimism(problem, block.engine.facts, block.kind.facts)
+    broken = size.violations(DISCIPLINES[block.discipline](srv, problem.demand, level), problem.demand, slo, factors)
+    found = [bound for bound, flags in broken.items() if flags[0]]
+    if found:
+        return found
+    if role.role == "prefill":
+        return ["stability"]
+    last = role.limit + 1 >= len(BATCH_LIMITS) or block.budget.pool[role.row, min(role.limit + 1, len(BATCH_LIMITS) - 1)] <= 0
+    return ["memory.kv" if not last and _full(problem, role) else "maxRunningRequests"]
+
+
+def _full(problem: Problem, role: RoleChoice) -> bool:
+    """Whether the next larger batch limit would not fit the KV pool."""
+    rows, room = role.block.rows, role.block.budget
+    mean, std, _ = occupancy(problem, rows)
+    most = largest_batch(room.pool[role.row, role.limit + 1], mean[role.row], std[role.row], KV_SLACK)
+    return bool(BATCH_LIMITS[role.limit + 1] > most)
+
+
+def why(
+    problem: Problem, chosen: Candidate, roles: Sequence[Role], prediction: Prediction, bound_by: Sequence[str], comparison: Comparison
+) -> tuple[str, ...]:
+    """Sentences that a reviewer can check."""
+    out = [f"{summary(chosen)}."]
+    for choice, role in zip(chosen.roles, roles, strict=True):
+        what = "replica" if role.role == "serve" else f"{role.role} server"
+        kind = problem.load_kind if role.role == "serve" else "rate"
+        limits = [b.split(": ")[-1] for b in bound_by if b.startswith(role.role) or ":" not in b and b not in ("pool", "maxAccelerators")]
+        by = f" (bound by {' and '.join(limits)})" if limits else ""
+        out.append(
+            f"One {what} sustains {load(kind, choice.sustained)}{by}; "
+            f"{role.replicas} of them at {role.utilization * 100:.0f} % of that carry the load."
+        )
+        if role.role != "prefill":
+            share = role.breakdown_s[role.bound] / role.step_time_s
+            ideal = prediction.floor.get("step_time_s", 0.0)
+            out.append(
+                f"A decode step of {role.running_requests:.1f} sequences takes {duration(role.step_time_s)}, {share * 100:.0f} % of it {role.bound}; "
+                f"the ideal roofline of the same step is {duration(ideal)}."
+            )
+        if role.role != "decode":
+            out.append(f"The mean prompt prefills in {duration(role.prefill_time_s)} when nothing waits.")
+    if not math.isnan(comparison.gain):
+        verdict = "splitting is worth it" if chosen.topology == "disaggregated" else "so prefill and decode stay together"
+        asked = f"; disaggregationGain asks for {problem.gain:.2f}" if problem.topology == "auto" else ""
+        out.append(f"The best split is better by a factor of {comparison.gain:.2f} than the best aggregated plan{asked}: {verdict}.")
+    return tuple(out)
+
+
+def flips(
+    problem: Problem, chosen: Candidate, comparison: Comparison, others: Sequence[Candidate], pessimistic: Flip | None
+) -> tuple[Flip, ...]:
+    """What would change the decision, the nearest first."""
+    out: list[Flip] = []
+    if problem.load:
+        room = problem.utilization * min(r.replicas * r.sustained for r in chosen.roles)
+        if len(chosen.roles) == 1 or problem.load_kind == "rate":
+            out.append(Flip("traffic", f"A load above {load(problem.load_kind, room)} needs another replica."))
+    if pessimistic is not None:
+        out.append(pessimistic)
+    if comparison.gain > 1.0 and problem.topology == "auto":
+        word = "aggregated" if chosen.topology == "disaggregated" else "disaggregated"
+        out.append(Flip("constraints.disaggregationGain", f"The choice turns {word} when disaggregationGain crosses {comparison.gain:.2f}."))
+    elsewhere = min((c for c in others if c.kind is not chosen.kind), key=lambda c: c.key(problem), default=None)
+    if elsewhere is not None and problem.objective == "cost":
+        drop = (1.0 - chosen.objective[0] / elsewhere.objective[0]) * 100.0
+        if drop > 0:
+            out.append(Flip("hardware.pool.price", f"{summary(elsewhere)} wins if {elsewhere.kind.facts.id} gets {drop:.0f} % cheaper."))
+    return tuple(out)
+
+
+def under_the_band(problem: Problem, chosen: Candidate, best: Candidate | None) -> Flip:
+    """What is chosen (``best``) when every prediction is as wrong as its band allows."""
+    factors = far_end(chosen.engine.facts, chosen.kind.facts, problem.allowed_weights)
+    case = f"At the pessimistic end of the band (ITL x {factors['itl']:.2f}, TTFT x {factors['ttft']:.2f})"
+    if best is None:
+        return Flip("constraints.confidence", f"{case} nothing in the pool meets the bounds.")
+    if best.name == chosen.name and best.devices == chosen.devices:
+        return Flip("constraints.confidence", f"{case} the choice stays the same.")
+    change = f"{best.devices} instead of {chosen.devices} accelerators" if best.devices != chosen.devices else "as many accelerators"
+    return Flip("constraints.confidence", f"{case} the best plan is {summary(best)}: {change}.")

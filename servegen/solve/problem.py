@@ -1,0 +1,101 @@
+"""The question, resolved: facts in place of names, SI numbers in place of words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
+from servegen.plan import DeployPlan, PoolPlan
+from servegen.service.demand import Demand
+from servegen.service.size import LoadKind, Slo
+from servegen.workload import Workload
+
+Objective = Literal["cost", "throughput", "latency", "energy"]
+Confidence = Literal["best", "low"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One entry of the pool."""
+
+    index: int
+    facts: AcceleratorFacts
+    plan: PoolPlan
+
+    @property
+    def devices(self) -> int:
+        return self.plan.nodes * self.plan.per_node
+
+
+@dataclass(frozen=True)
+class WeightOption:
+    """A weight precision that an engine can serve: what it loads, and how it quantizes while loading ("" = as stored).
+
+    ``stored`` is the precision of the files, which decides how many bytes are read at start.
+    """
+
+    precision: str
+    load: str
+    quantization: str
+    stored: str
+
+
+@dataclass(frozen=True)
+class EngineOption:
+    """An engine with what it can load of this model, and why it cannot load the other precisions that are allowed."""
+
+    facts: EngineFacts
+    version: str
+    weights: tuple[WeightOption, ...]
+    refused: Mapping[str, str]  # precision -> reason
+    kv: tuple[str, ...]
+    refused_kv: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Everything that the search needs, frozen. ``load`` is in the unit of ``load_kind``; 0 = saturate the pool."""
+
+    name: str
+    model: ModelFacts
+    served_name: str
+    engines: tuple[EngineOption, ...]
+    pool: tuple[Kind, ...]
+    workload: Workload
+    demand: Demand
+    load_kind: LoadKind
+    load: float
+    think_s: float
+    slo: Slo
+    objective: Objective
+    topology: Literal["auto", "aggregated", "disaggregated"]
+    tps: tuple[int, ...]  # () = all
+    max_accelerators: int  # 0 = the pool
+    utilization: float
+    spares: int
+    gain: float
+    confidence: Confidence
+    context_length: int
+    trust_remote_code: bool
+    deploy: DeployPlan
+    allowed_weights: tuple[str, ...]
+    allowed_kv: tuple[str, ...]
+    shown: Mapping[str, Any]
+    inputs: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def saturate(self) -> bool:
+        return self.load == 0.0
+
+    @property
+    def open_loop(self) -> bool:
+        """Whether arrivals do not wait for answers."""
+        return self.load_kind == "rate"
+
+    @property
+    def bounded_start(self) -> bool:
+        """Whether some bound limits the time to first token, so that slots must be free when a request comes."""
+        return any(b.metric in ("ttft", "e2e") for b in (*self.slo.bounds, *self.slo.jointly))

@@ -1,0 +1,297 @@
+"""From names to facts: a loaded spec becomes a :class:`Problem`, or an error at the line that caused it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import Any
+
+from servegen.catalog.accelerators import resolve_accelerator
+from servegen.catalog.engines import resolve_engine
+from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
+from servegen.catalog.models import model_from_architecture, model_from_file, resolve_model
+from servegen.errors import CatalogError, Diagnostic, ServegenError, SpecError, UserError, Where
+from servegen.plan import PoolPlan, dumps
+from servegen.service.demand import demand
+from servegen.service.size import Bound, Slo
+from servegen.solve.deploy import base_deploy, versioned
+from servegen.solve.problem import EngineOption, Kind, Problem, WeightOption
+from servegen.spec.load import LoadedSpec
+from servegen.spec.traffic import LengthSpec
+from servegen.workload import Lengths, Workload, from_trace
+
+PROBABILITIES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "mean": math.nan}
+#: Precisions that keep a model's answers within measurement noise of bf16, so they need no asking (design: spec language).
+NEAR_LOSSLESS = ("fp8",)
+#: Storage that a spec does not describe: a network file system's usual sequential read.
+DEFAULT_STORAGE_BYTES_PER_S = 1e9
+#: Rounding of a context length that a spec does not state, tokens.
+CONTEXT_STEP = 1024
+
+
+def resolve(loaded: LoadedSpec) -> Problem:
+    """The problem that a spec states. Raises SpecError or CatalogError at the spec's line."""
+    body = loaded.spec.spec
+    model = _model(loaded)
+    workload = _workload(loaded)
+    kinds = tuple(_kind(loaded, i) for i in range(len(body.hardware.pool)))
+    allowed = tuple(body.constraints.weights or _default_weights(model))
+    engines = tuple(
+        _engine(loaded, model, name, allowed, tuple(body.constraints.kv_cache), i) for i, name in enumerate(body.constraints.engines)
+    )
+    kind, load, think = _load(workload)
+    bounds = _bounds(loaded)
+    joint = _jointly(bounds) if body.slo.attainment is not None else ()
+    facts = {"model": model, "accelerators": [k.facts for k in kinds], "engines": [e.facts for e in engines]}
+    return Problem(
+        name=loaded.name,
+        model=model,
+        served_name=_own_id(loaded, model),
+        engines=engines,
+        pool=kinds,
+        workload=workload,
+        demand=demand(workload),
+        load_kind=kind,
+        load=load,
+        think_s=think,
+        slo=Slo(bounds, math.nan if body.slo.attainment is None else body.slo.attainment, joint),
+        objective=body.objective,
+        topology=body.constraints.topology,
+        tps=tuple(body.constraints.tp or ()),
+        max_accelerators=body.constraints.max_accelerators or 0,
+        utilization=body.constraints.utilization,
+        spares=body.constraints.spare_replicas,
+        gain=body.constraints.disaggregation_gain,
+        confidence=body.constraints.confidence,
+        context_length=_context_length(loaded, model, workload),
+        trust_remote_code=body.model.trust_remote_code,
+        deploy=base_deploy(loaded),
+        allowed_weights=allowed,
+        allowed_kv=tuple(body.constraints.kv_cache),
+        shown=loaded.shown,
+        inputs=_inputs(loaded, facts),
+    )
+
+
+def _at(loaded: LoadedSpec, key: str, error: ServegenError) -> SpecError:
+    """The catalogue's complaint at the spec's line."""
+    found = error.diagnostics if isinstance(error, UserError) else (Diagnostic("unresolved", str(error)),)
+    return SpecError(tuple(d.at(loaded.where.at(key)) for d in found))
+
+
+def _fail(loaded: LoadedSpec, key: str, code: str, message: str, hint: str) -> SpecError:
+    return SpecError(Diagnostic(code, message, loaded.where.at(key), hint))
+
+
+def _model(loaded: LoadedSpec) -> ModelFacts:
+    m = loaded.spec.spec.model
+    try:
+        if m.config is not None:
+            return model_from_file(loaded.path(m.config, "spec.model.config"))
+        if m.architecture is not None:
+            return model_from_architecture(m.architecture)
+        return resolve_model(m.name or "")
+    except CatalogError as error:
+        key = "config" if m.config is not None else "architecture" if m.architecture is not None else "name"
+        raise _at(loaded, f"spec.model.{key}", error) from error
+
+
+def _own_id(loaded: LoadedSpec, model: ModelFacts) -> str:
+    """What the engine loads and answers to: the Hugging Face id as the spec writes it (a base and a tuned model share facts)."""
+    name = loaded.spec.spec.model.name
+    return name if name is not None and "/" in name else model.id
+
+
+def _default_weights(model: ModelFacts) -> tuple[str, ...]:
+    """The checkpoint's own precision, then the near-lossless ones narrower than it."""
+    own = model.native_precision
+    return (own, *(p for p in NEAR_LOSSLESS if own == "bf16"))
+
+
+def _lengths(spec: LengthSpec) -> Lengths:
+    if spec.fixed is not None:
+        return Lengths.fixed(spec.fixed)
+    if spec.histogram is not None:
+        return Lengths.histogram(spec.histogram)
+    return Lengths.stated(mean=spec.mean, p50=spec.p50, p95=spec.p95, p99=spec.p99)
+
+
+def _workload(loaded: LoadedSpec) -> Workload:
+    t = loaded.spec.spec.traffic
+    if t.trace is not None:
+        path = loaded.path(t.trace, "spec.traffic.trace")
+        workload = from_trace(path)
+        if t.prefix is None:
+            return workload
+        base: dict[str, Any] = {
+            "isl": workload.isl, "osl": workload.osl, "rate_per_s": workload.rate_per_s, "trough_per_s": workload.trough_per_s, "burstiness": workload.burstiness,
+        }  # fmt: skip
+    else:
+        lengths = {}
+        for key in ("isl", "osl"):
+            try:
+                lengths[key] = _lengths(getattr(t, key))
+            except ValueError as error:
+                raise _fail(loaded, f"spec.traffic.{key}", "bad-lengths", str(error), "state other figures, or a histogram") from error
+        base = {**lengths, "burstiness": t.burstiness}
+        if t.rate is not None:
+            base |= {"rate_per_s": t.rate}
+        elif t.concurrency is not None:
+            base |= {"concurrency": t.concurrency, "burstiness": 1.0}
+        elif t.users is not None:
+            base |= {"users": t.users.active, "think_time_s": t.users.think_time, "burstiness": 1.0}
+        else:
+            base |= {"saturate": True}
+    if t.trough is not None:
+        base |= {"trough_per_s": t.trough}
+    if t.prefix is not None:
+        base |= {"prefix_hit": t.prefix.hit_rate or 0.0, "prefix_shared": t.prefix.shared or 0}
+    try:
+        return Workload(**base)
+    except ValueError as error:
+        raise _fail(loaded, "spec.traffic", "bad-traffic", str(error), "") from error
+
+
+def _load(w: Workload) -> tuple[Any, float, float]:
+    if w.concurrency:
+        return "concurrency", float(w.concurrency), 0.0
+    if w.users:
+        return "users", float(w.users), w.think_time_s
+    return "rate", 0.0 if w.saturate else w.rate_per_s, 0.0
+
+
+def _bounds(loaded: LoadedSpec) -> tuple[Bound, ...]:
+    out = []
+    for key, seconds in loaded.spec.spec.slo.bounds().items():
+        metric, statistic = key.split(".")
+        out.append(Bound(key, metric, PROBABILITIES[statistic], seconds))  # type: ignore[arg-type]
+    return tuple(out)
+
+
+def _jointly(bounds: tuple[Bound, ...]) -> tuple[Bound, ...]:
+    """Of ttft, tpot and e2e the bound of the lowest stated percentile (a mean bounds no single request)."""
+    out = []
+    for metric in ("ttft", "tpot", "e2e"):
+        stated = sorted((b for b in bounds if b.metric == metric and not math.isnan(b.probability)), key=lambda b: b.probability)
+        out += stated[:1]
+    return tuple(out)
+
+
+def _context_length(loaded: LoadedSpec, model: ModelFacts, workload: Workload) -> int:
+    longest = workload.isl.longest + workload.osl.longest
+    stated = loaded.spec.spec.model.context_length
+    if stated is None:
+        rounded = math.ceil(longest / CONTEXT_STEP) * CONTEXT_STEP
+        if longest > model.max_context:
+            message = f"the longest request of the traffic has {longest} tokens, and {model.id} holds {model.max_context}"
+            raise _fail(loaded, "spec.traffic", "context-too-long", message, "shorten isl and osl, or serve a model with a longer context")
+        return min(rounded, model.max_context)
+    if stated > model.max_context:
+        message = f"contextLength {stated} is above the {model.max_context} tokens of {model.id}"
+        raise _fail(loaded, "spec.model.contextLength", "context-too-long", message, f"at most {model.max_context}")
+    if stated < workload.isl.mean + workload.osl.mean:
+        message = f"contextLength {stated} cannot hold the mean request of {workload.isl.mean + workload.osl.mean:.0f} tokens"
+        raise _fail(loaded, "spec.model.contextLength", "context-too-short", message, f"the longest request has {longest} tokens")
+    return stated
+
+
+def _kind(loaded: LoadedSpec, index: int) -> Kind:
+    entry = loaded.spec.spec.hardware.pool[index]
+    key = f"spec.hardware.pool.{index}"
+    try:
+        facts = resolve_accelerator(entry.accelerator)
+    except CatalogError as error:
+        raise _at(loaded, f"{key}.accelerator", error) from error
+    price = entry.price if entry.price is not None else facts.price_per_h
+    if math.isnan(price):
+        raise _fail(loaded, key, "no-price", f"no price of {facts.id} is known", "state price, for example price: 2.95/h")
+    scale = entry.per_node / facts.host_devices
+    tolerations = [t.manifest() for t in entry.tolerations] if entry.tolerations is not None else _default_tolerations(facts)
+    return Kind(
+        index,
+        facts,
+        PoolPlan(
+            accelerator=facts.id,
+            name=facts.name,
+            vendor=facts.vendor,
+            nodes=entry.nodes,
+            per_node=entry.per_node,
+            price_per_hour=price,
+            price_source="spec" if entry.price is not None else f"catalogue: median of {len(facts.price_rows)} dated rows",
+            node_cpus=int(entry.cpu if entry.cpu is not None else max(facts.host_cpus * scale, 1)),
+            node_memory_bytes=entry.memory if entry.memory is not None else facts.host_memory_bytes * scale,
+            resource=entry.resource or facts.resource,
+            node_selector=dict(entry.node_selector) if entry.node_selector is not None else dict(facts.node_selector),
+            tolerations=tuple(tolerations),
+            fabric_bytes_per_s=entry.fabric.bandwidth if entry.fabric else 0.0,
+            rdma=bool(entry.fabric and entry.fabric.rdma),
+            rdma_resource=(entry.fabric.resource or "") if entry.fabric else "",
+            storage_bytes_per_s=entry.storage.bandwidth if entry.storage else DEFAULT_STORAGE_BYTES_PER_S,
+        ),
+    )
+
+
+def _default_tolerations(facts: AcceleratorFacts) -> list[dict[str, Any]]:
+    """GPU nodes are usually tainted with their resource's name."""
+    return [{"key": facts.resource, "operator": "Exists", "effect": "NoSchedule"}]
+
+
+def _engine(loaded: LoadedSpec, model: ModelFacts, name: str, allowed: tuple[str, ...], kv: tuple[str, ...], index: int) -> EngineOption:
+    facts = resolve_engine(name)
+    version = versioned(loaded, facts)
+    if facts.renders and not facts.images.get(version) and loaded.spec.spec.deploy.image is None:
+        message = f"{facts.id} has no public image, so the spec must name one"
+        raise _fail(loaded, f"spec.constraints.engines.{index}", "image-missing", message, "state deploy.image with its tag or digest")
+    weights, refused = _weights(loaded, model, facts, allowed)
+    legal = tuple(k for k in kv if k in facts.kv_cache)
+    return EngineOption(facts, version, weights, refused, legal, {k: f"{facts.id} has no {k} KV cache" for k in kv if k not in legal})
+
+
+def _weights(
+    loaded: LoadedSpec, model: ModelFacts, engine: EngineFacts, allowed: tuple[str, ...]
+) -> tuple[tuple[WeightOption, ...], dict[str, str]]:
+    """What the engine can serve of the allowed precisions, in their order, and why it cannot serve the rest."""
+    files = {str(k): v for k, v in (loaded.spec.spec.model.checkpoints or {model.native_precision: _own_id(loaded, model)}).items()}
+    options, refused = [], {}
+    for precision in allowed:
+        if precision in files:
+            if precision in engine.weights:
+                options.append(WeightOption(precision, files[precision], "", precision))
+            else:
+                refused[precision] = f"{engine.id} does not load {precision} checkpoints"
+        elif precision in engine.quantize_on_load and "bf16" in files:
+            options.append(WeightOption(precision, files["bf16"], precision, "bf16"))
+        elif "bf16" in files:
+            refused[precision] = f"{engine.id} does not quantize to {precision} while loading, and no {precision} checkpoint is stated"
+        else:
+            refused[precision] = f"no {precision} checkpoint is stated"
+    return tuple(options), refused
+
+
+def _inputs(loaded: LoadedSpec, facts: dict[str, Any]) -> dict[str, str]:
+    """SHA-256 of everything that the answer depends on, by name; no path in it."""
+
+    def digest(data: bytes) -> str:
+        return hashlib.sha256(data).hexdigest()
+
+    body = loaded.spec.spec
+    out = {
+        "spec": digest(json.dumps(loaded.shown, sort_keys=True, ensure_ascii=False).encode()),
+        "facts": digest(dumps(facts, indent=None).encode()),
+    }
+    named = {"model.config": body.model.config, "traffic.trace": body.traffic.trace}
+    for key, relative in named.items():
+        if relative is not None:
+            out[key] = digest(_read(loaded.path(relative, f"spec.{key}"), loaded.where.at(f"spec.{key}")))
+    for i, relative in enumerate((body.deploy.overrides.patches or ()) if body.deploy.overrides else ()):
+        key = f"deploy.overrides.patches.{i}"
+        out[key] = digest(_read(loaded.path(relative, f"spec.{key}"), loaded.where.at(f"spec.{key}")))
+    return out
+
+
+def _read(path: Any, where: Where) -> bytes:
+    try:
+        return bytes(path.read_bytes())
+    except OSError as error:
+        raise SpecError(Diagnostic("unreadable", f"cannot read {path}: {error.strerror}", where, "check its permissions")) from error

@@ -1,0 +1,76 @@
+"""The search: every candidate of every engine, kind and topology, the best by the total order."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from servegen.plan import Plan
+from servegen.solve.aggregate import Outcome, aggregated
+from servegen.solve.assemble import assemble
+from servegen.solve.candidate import Candidate
+from servegen.solve.explain import compare, flips, under_the_band
+from servegen.solve.problem import Problem
+from servegen.solve.split import disaggregated
+
+
+@dataclass(frozen=True)
+class Searched:
+    """All that the search saw. ``gain`` is how much better the best split is than the best aggregated plan, nan if one is missing."""
+
+    best: Candidate | None
+    candidates: tuple[Candidate, ...]
+    gain: float
+    searched: int
+    rejected: Counter[str]
+    outcomes: tuple[Outcome, ...]
+
+
+def search(problem: Problem) -> Searched:
+    """Exhaustive over weight precision, KV precision, TP, batch limit, chunk and topology, on every engine and kind."""
+    rejected: Counter[str] = Counter()
+    outcomes: list[Outcome] = []
+    for engine in problem.engines:
+        for kind in problem.pool:
+            if problem.topology != "disaggregated":
+                outcomes += [aggregated(problem, engine, kind, s, rejected) for s in engine.facts.schedulers]
+            if problem.topology != "aggregated":
+                outcomes.append(disaggregated(problem, engine, kind, rejected))
+    candidates = tuple(c for o in outcomes for c in o.candidates)
+    best, gain = choose(problem, candidates)
+    rejected = Counter({reason: n for reason, n in rejected.items() if n})
+    return Searched(best, candidates, gain, sum(o.searched for o in outcomes), rejected, tuple(outcomes))
+
+
+def choose(problem: Problem, candidates: tuple[Candidate, ...]) -> tuple[Candidate | None, float]:
+    """The best candidate, a split one only if it gains enough over the best aggregated one; and that gain."""
+    together = min((c for c in candidates if c.topology == "aggregated"), key=lambda c: c.key(problem), default=None)
+    split = min((c for c in candidates if c.topology == "disaggregated"), key=lambda c: c.key(problem), default=None)
+    if together is None or split is None:
+        return together or split, math.nan
+    gain = _gain(problem, together, split)
+    return (split if gain >= problem.gain and gain > 1.0 else together), gain
+
+
+def _gain(problem: Problem, together: Candidate, split: Candidate) -> float:
+    """Ratio of the objectives, above 1 where the split is better."""
+    a, b = together.objective[0], split.objective[0]
+    return b / a if problem.objective == "throughput" else a / b
+
+
+def solve(problem: Problem) -> Plan:
+    """The plan of a problem. Raises InfeasibleError with the binding bound, the best attainable and verified fixes."""
+    seen = search(problem)
+    if seen.best is None:
+        from servegen.solve.infeasible import infeasible
+
+        raise infeasible(problem, seen)
+    comparison = compare(problem, seen.best, seen.candidates, seen.gain)
+    pessimistic = None
+    if problem.slo.bounds and problem.confidence == "best" and not problem.saturate:
+        low = search(dataclasses.replace(problem, confidence="low"))
+        pessimistic = under_the_band(problem, seen.best, low.best)
+    changes = flips(problem, seen.best, comparison, seen.candidates, pessimistic)
+    return assemble(problem, seen.best, comparison, changes, seen.searched, seen.rejected)

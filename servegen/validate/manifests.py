@@ -1,0 +1,145 @@
+"""Checks inside one object of any kind, and of the set as files: kinds, versions, names, labels, duplicates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+
+from servegen.manifest import documents
+from servegen.validate.objects import FOLDER, KUSTOMIZATION, PATCHES, Manifest, Scene, mapping, sequence
+from servegen.validate.syntax import is_label_key, is_label_value, is_name, is_service_name, minor_version
+
+HASH_ANNOTATION = "servegen.dev/plan-hash"
+
+#: Every kind that is rendered: its apiVersion and the first Kubernetes that serves it (kubernetes.io, deprecated API
+#: migration guide). Custom resources are served by their operator, whatever the release.
+SERVED: Mapping[str, tuple[str, tuple[int, int]]] = {
+    "Deployment": ("apps/v1", (1, 9)),
+    "Service": ("v1", (1, 0)),
+    "ServiceAccount": ("v1", (1, 0)),
+    "PersistentVolumeClaim": ("v1", (1, 0)),
+    "Role": ("rbac.authorization.k8s.io/v1", (1, 8)),
+    "RoleBinding": ("rbac.authorization.k8s.io/v1", (1, 8)),
+    "NetworkPolicy": ("networking.k8s.io/v1", (1, 7)),
+    "PodDisruptionBudget": ("policy/v1", (1, 21)),
+    "HorizontalPodAutoscaler": ("autoscaling/v2", (1, 23)),
+    "PodMonitor": ("monitoring.coreos.com/v1", (0, 0)),
+    "ScaledObject": ("keda.sh/v1alpha1", (0, 0)),
+}
+
+
+def check_objects(scene: Scene) -> None:
+    """Kind, apiVersion, name, namespace and labels of every object, and that none is there twice."""
+    target = minor_version(scene.plan.deploy.kubernetes_version)
+    seen: dict[tuple[str, str, str], str] = {}
+    for m in scene.manifests:
+        _check_version(scene, m, target)
+        _check_name(scene, m)
+        _check_labels(scene, m)
+        key = (m.kind, m.namespace, m.name)
+        if key in seen:
+            scene.add("duplicate", m, "metadata.name", f"{seen[key]} holds the same object", "metadata.name")
+        seen[key] = m.path
+
+
+def _check_version(scene: Scene, m: Manifest, target: tuple[int, int] | None) -> None:
+    if m.kind not in SERVED:
+        scene.add("kind", m, "kind", f"{m.kind!r} is no kind that servegen knows to check", "deploy.overrides.patches")
+        return
+    version, since = SERVED[m.kind]
+    if m.body.get("apiVersion") != version:
+        scene.add(
+            "api-version",
+            m,
+            "apiVersion",
+            f"is {m.body.get('apiVersion')!r}, {m.kind} is {version}",
+            "deploy.kubernetesVersion",
+        )
+    elif target is not None and target < since:
+        problem = f"{version} is served from Kubernetes {since[0]}.{since[1]} on, the target is {target[0]}.{target[1]}"
+        scene.add("api-version", m, "apiVersion", problem, "deploy.kubernetesVersion")
+
+
+def _check_name(scene: Scene, m: Manifest) -> None:
+    if not is_name(m.name):
+        problem = f"{m.name!r} is no RFC 1123 label of at most 63 characters"
+        scene.add("name", m, "metadata.name", problem, "metadata.name")
+    elif m.kind == "Service" and not is_service_name(m.name):
+        problem = f"{m.name!r} starts with a digit, which a Service may not"
+        scene.add("name", m, "metadata.name", problem, "metadata.name")
+    expected = scene.plan.deploy.namespace or "default"
+    if m.namespace != expected:
+        scene.add(
+            "namespace", m, "metadata.namespace", f"is {m.namespace!r}, the plan's is {expected!r}", "deploy.namespace"
+        )
+    elif not is_name(m.namespace):
+        scene.add("namespace", m, "metadata.namespace", f"{m.namespace!r} is no RFC 1123 label", "deploy.namespace")
+
+
+def _check_labels(scene: Scene, m: Manifest) -> None:
+    places = {"metadata.labels": "metadata.name", "spec.template.metadata.labels": "metadata.name"}
+    places |= {"spec.template.spec.nodeSelector": "hardware.pool[].nodeSelector"}
+    for path, key in places.items():
+        for name, value in mapping(m.get(path)).items():
+            if not is_label_key(str(name)):
+                scene.add("label", m, path, f"{name!r} is no legal label key", key)
+            elif not is_label_value(value):
+                scene.add("label", m, path, f"{name}: {value!r} is no legal label value", key)
+    for path in ("metadata.annotations", "spec.template.metadata.annotations"):
+        for name, value in mapping(m.get(path)).items():
+            if not is_label_key(str(name)) or not isinstance(value, str):
+                scene.add("label", m, path, f"{name}: {value!r} is no legal annotation", "metadata.name")
+    if HASH_ANNOTATION in {**mapping(m.get("spec.template.metadata.annotations")), **m.pod_labels}:
+        problem = "holds the plan's hash, so that every new plan restarts all pods"
+        scene.add("hash", m, "spec.template.metadata", problem, "metadata.name")
+
+
+def check_kustomization(scene: Scene) -> None:
+    """The kustomization lists exactly the files there are, and each patch names an object of the bundle."""
+    body = scene.kustomization
+    if body.get("kind") != "Kustomization":
+        scene.add_file("kustomization", KUSTOMIZATION, "is missing or of another kind", "deploy.namespace")
+        return
+    there = {p.removeprefix(FOLDER) for p in scene.bundle.files if p.startswith(FOLDER)}
+    patches = {p for p in there if p.startswith("patches/")}
+    objects = there - patches - {PurePosixPath(KUSTOMIZATION).name}
+    listed = [str(r) for r in sequence(body.get("resources"))]
+    _compare_lists(scene, "resources", listed, objects)
+    _compare_lists(scene, "patches", [str(mapping(p).get("path")) for p in sequence(body.get("patches"))], patches)
+    if body.get("namespace") != (scene.plan.deploy.namespace or "default"):
+        scene.add_file("kustomization", KUSTOMIZATION, f"namespace is {body.get('namespace')!r}", "deploy.namespace")
+    known = {(m.kind, m.name) for m in scene.manifests}
+    for path in sorted(p for p in scene.bundle.files if p.startswith(PATCHES)):
+        _check_patch(scene, path, known)
+
+
+def _compare_lists(scene: Scene, field: str, listed: list[str], there: set[str]) -> None:
+    key = "deploy.overrides.patches"
+    for name in sorted(set(listed) - there):
+        scene.add_file("kustomization", KUSTOMIZATION, f"{field} lists {name!r}, which is not there", key)
+    for name in sorted(there - set(listed)):
+        scene.add_file("kustomization", KUSTOMIZATION, f"{field} leaves out {name!r}", key)
+    if len(set(listed)) < len(listed):
+        scene.add_file("kustomization", KUSTOMIZATION, f"{field} lists a file twice", key)
+
+
+def _check_patch(scene: Scene, path: str, known: set[tuple[str, str]]) -> None:
+    key = "deploy.overrides.patches"
+    try:
+        patches = [p for p in documents(scene.bundle.files[path]) if p is not None]
+    except ValueError as error:
+        scene.add_file("patch", path, f"is no YAML: {error}", key)
+        return
+    if not patches:
+        scene.add_file("patch", path, "is empty", key)
+    for patch in patches:
+        target = (str(mapping(patch).get("kind")), str(mapping(mapping(patch).get("metadata")).get("name")))
+        if not isinstance(patch, Mapping):
+            scene.add_file("patch", path, "is no strategic merge patch (an object with kind and metadata.name)", key)
+        elif target not in known:
+            names = ", ".join(f"{k}/{n}" for k, n in sorted(known) if k == target[0]) or ", ".join(
+                sorted({k for k, _ in known})
+            )
+            scene.add_file(
+                "patch", path, f"patches {target[0]}/{target[1]}, which is not in the bundle; there are {names}", key
+            )

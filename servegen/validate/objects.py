@@ -1,0 +1,126 @@
+"""Manifests of a bundle as objects, tolerant of any shape: a user's template may have written anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from servegen.bundle import Bundle
+from servegen.engines.launch import Launch
+from servegen.errors import Diagnostic, Where
+from servegen.plan import Plan, Role
+
+FOLDER = "kubernetes/"
+KUSTOMIZATION = "kubernetes/kustomization.yaml"
+PATCHES = "kubernetes/patches/"
+
+Labels = Mapping[str, Any]
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """``value`` if it is a mapping, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def sequence(value: Any) -> list[Any]:
+    """``value`` if it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def dig(node: Any, path: str) -> Any:
+    """The value at a dotted path of mappings, None where there is none."""
+    for step in path.split("."):
+        node = mapping(node).get(step)
+    return node
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One document of one file under ``kubernetes/``."""
+
+    path: str
+    body: Mapping[str, Any]
+
+    @property
+    def kind(self) -> str:
+        return str(self.body.get("kind", ""))
+
+    @property
+    def name(self) -> str:
+        return str(dig(self.body, "metadata.name") or "")
+
+    @property
+    def namespace(self) -> str:
+        return str(dig(self.body, "metadata.namespace") or "")
+
+    def get(self, path: str) -> Any:
+        """The value at a dotted path, None where there is none."""
+        return dig(self.body, path)
+
+    @property
+    def pod_labels(self) -> Labels:
+        return mapping(self.get("spec.template.metadata.labels"))
+
+    @property
+    def pod(self) -> Mapping[str, Any]:
+        return mapping(self.get("spec.template.spec"))
+
+    @property
+    def containers(self) -> list[Mapping[str, Any]]:
+        return [mapping(c) for c in sequence(self.pod.get("containers"))]
+
+    def port_names(self) -> set[str]:
+        """Names of all container ports of a Deployment."""
+        return {str(mapping(p).get("name")) for c in self.containers for p in sequence(c.get("ports"))}
+
+
+@dataclass
+class Scene:
+    """The bundle, the plan behind it, and what was found so far."""
+
+    plan: Plan
+    bundle: Bundle
+    launches: tuple[Launch, ...]
+    manifests: list[Manifest]
+    kustomization: Mapping[str, Any]
+    found: list[Diagnostic] = field(default_factory=list)
+
+    def of_kind(self, *kinds: str) -> list[Manifest]:
+        return [m for m in self.manifests if m.kind in kinds]
+
+    @property
+    def deployments(self) -> list[Manifest]:
+        return self.of_kind("Deployment")
+
+    def launch(self, deployment: Manifest) -> Launch | None:
+        """The launch that a Deployment runs, by its component label."""
+        component = deployment.pod_labels.get("app.kubernetes.io/component")
+        return next((x for x in self.launches if x.name == component), None)
+
+    def role(self, deployment: Manifest) -> Role | None:
+        """The plan's role that a Deployment runs; None for the router."""
+        launch = self.launch(deployment)
+        if launch is None or launch.role is None:
+            return None
+        return next((r for r in self.plan.choice.roles if r.role == launch.role), None)
+
+    def add(self, code: str, manifest: Manifest, path: str, problem: str, key: str) -> None:
+        """Record that ``path`` of ``manifest`` is wrong; ``key`` is the spec key that governs it."""
+        message = f"{manifest.kind}/{manifest.name}: {path}: {problem}"
+        self.found.append(Diagnostic(f"bundle-{code}", message, Where(manifest.path), self._hint(manifest.path, key)))
+
+    def add_file(self, code: str, path: str, problem: str, key: str) -> None:
+        """Record a finding about a file that holds no object."""
+        self.found.append(Diagnostic(f"bundle-{code}", f"{path}: {problem}", Where(path), self._hint(path, key)))
+
+    def _hint(self, path: str, key: str) -> str:
+        """Where to mend it: the key in the spec, and the template that wrote the file."""
+        template = self.bundle.templates.get(path, "")
+        where = key if key.startswith("metadata.") else f"spec.{key}"
+        return f"{where}; written by template {template}" if template else where
+
+
+def selects(selector: Labels, labels: Labels) -> bool:
+    """Whether a non-empty set of matchLabels selects these labels."""
+    return bool(selector) and all(labels.get(k) == v for k, v in selector.items())

@@ -1,0 +1,166 @@
+"""Launch scripts, read back: what a shell would run must be what was planned and what the engine accepts."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from servegen.engines import sglang_router
+from servegen.engines.contract import load_contract
+from servegen.engines.launch import Arg, Launch
+from servegen.errors import Diagnostic, Where
+from servegen.plan import Plan
+
+#: Words that stay for the shell: the user's own arguments, and the addresses that a router's script collects.
+_OPEN_WORDS = ("$@", "${endpoints[@]}")
+_DEFAULTED = re.compile(r'^(\w+)="\$\{\1:-([^}"$`\\]*)\}"$')
+
+
+@dataclass(frozen=True)
+class Script:
+    """A launch script, parsed: ``argv`` of its exec command without what stays for the shell, and what it exports."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    takes_arguments: bool
+
+
+def check_script(path: str, text: str, launch: Launch, plan: Plan | None = None) -> list[Diagnostic]:
+    """Findings about one rendered script at ``path``; [] when a shell would start ``launch`` exactly as planned.
+
+    Codes: script-* about the script, flag-* what the engine's parser would refuse (flag-deprecated: a warning),
+    value-* what it would let pass and then fail on. ``plan`` adds what needs the model: the longest context.
+    """
+    if launch.role is None:
+        launch = sglang_router.standalone(launch)
+    found = _form(text)
+    try:
+        script = parse_script(text)
+    except ValueError as error:
+        return [d.at(Where(path)) for d in [*found, Diagnostic("script-syntax", f"a shell cannot read it: {error}")]]
+    found += _against(script, launch)
+    args = to_args(script.argv[len(launch.program) :])
+    contract = load_contract(launch.contract)
+    found += contract.check(args)
+    found += check_values(args, plan)
+    return [d.at(_where(path, text, d)) for d in found]
+
+
+def parse_script(text: str) -> Script:
+    """The script's exec command and exports. ValueError if its quoting is broken or there is not one exec command."""
+    defaults: dict[str, str] = {}
+    env: dict[str, str] = {}
+    commands: list[list[str]] = []
+    for line in text.replace("\\\n", " ").splitlines():
+        if match := _DEFAULTED.match(line):
+            defaults[match[1]] = match[2]
+        if not line.startswith(("export ", "exec ")):
+            continue
+        words = shlex.split(line, comments=True)
+        if words[0] == "export":
+            env.update((name, value) for name, _, value in (w.partition("=") for w in words[1:]))
+        else:
+            commands.append(words[1:])
+    if len(commands) != 1:
+        raise ValueError(f"it has {len(commands)} exec commands instead of one")
+    argv = tuple(_expand(w, defaults) for w in commands[0] if w not in _OPEN_WORDS)
+    return Script(argv, env, commands[0][-1:] == ["$@"])
+
+
+def to_args(words: Sequence[str]) -> tuple[Arg, ...]:
+    """Words after the program, grouped by flag. A word before the first flag becomes a flag, so that it is found."""
+    groups: list[list[str]] = []
+    for word in words:
+        if word.startswith("--") or not groups:
+            groups.append([word])
+        else:
+            groups[-1].append(word)
+    return tuple(Arg(g[0], tuple(g[1:])) for g in groups)
+
+
+def check_values(args: Sequence[Arg], plan: Plan | None = None) -> list[Diagnostic]:
+    """Values that parsers accept and servers fail on, or serve wrongly with (SGLang and Megatron flags alike)."""
+    values = {a.flag: a.values[0] for a in args if a.values}
+    found: list[Diagnostic] = []
+
+    def number(flag: str, legal: Callable[[float], bool], rule: str) -> float | None:
+        try:
+            value = float(values[flag])
+        except (KeyError, ValueError):  # absent, or reported by the contract check
+            return None
+        if not legal(value):
+            found.append(Diagnostic("value-range", f"{flag} {values[flag]}: it must be {rule}"))
+        return value
+
+    number("--mem-fraction-static", lambda v: 0 < v < 1, "above 0 and below 1")
+    for flag in ("--port", "--disaggregation-bootstrap-port", "--prometheus-port", "--service-discovery-port"):
+        number(flag, lambda v: 1 <= v <= 65535, "a port, 1 to 65535")
+    for flag in ("--max-running-requests", "--inference-max-requests", "--context-length", "--max-prefill-tokens"):
+        number(flag, lambda v: v >= 1, "at least 1")
+    tp = number("--tp-size", lambda v: v >= 1, "at least 1")
+    for flag in ("--ep-size", "--attn-dp-size"):
+        number(flag, lambda v: v >= 1 and (tp or 1) % v == 0, "a divisor of --tp-size")
+    page = number("--page-size", lambda v: v >= 1, "at least 1")
+    chunk_rule = "-1 or a multiple of --page-size"
+    number("--chunked-prefill-size", lambda v: v == -1 or (v >= 1 and v % (page or 1) == 0), chunk_rule)
+    if plan is not None:
+        longest = plan.model.max_context
+        for flag in ("--context-length", "--inference-max-seq-length"):
+            number(flag, lambda v: v <= longest, f"at most the model's {longest}")
+    return found
+
+
+def _form(text: str) -> list[Diagnostic]:
+    """Findings about the text that hold whatever it runs."""
+    found = []
+    lines = text.splitlines()
+    if lines[:1] != ["#!/usr/bin/env bash"]:
+        found.append(Diagnostic("script-form", "the first line must be #!/usr/bin/env bash"))
+    if "set -euo pipefail" not in lines:
+        found.append(Diagnostic("script-form", "set -euo pipefail is missing: a failed step would be passed over"))
+    if not text.endswith("\n") or "\r" in text:
+        found.append(Diagnostic("script-form", "lines must end with a line feed, the last one too"))
+    for i, line in enumerate(lines, start=1):
+        if re.search(r"\\[ \t]+(#.*)?$", line):
+            message = f"line {i}: something follows the backslash, so that the command ends there"
+            found.append(Diagnostic("script-continuation", message))
+    return found
+
+
+def _against(script: Script, launch: Launch) -> list[Diagnostic]:
+    """Findings about where the script departs from the planned command and environment."""
+    found = []
+    want = launch.argv()
+    for i in range(max(len(want), len(script.argv))):
+        have, due = script.argv[i : i + 1], want[i : i + 1]
+        if have != due:
+            is_, planned = " ".join(have) or "missing", " ".join(due) or "the end"
+            message = f"word {i + 1} of the command is {is_}, planned: {planned}"
+            found.append(Diagnostic("script-words", message, hint="the template must write launch.argv() as it is"))
+            break
+    for name, value in launch.env.items():
+        if script.env.get(name) != value:
+            message = f"{name} must be exported as {value!r}, it is {script.env.get(name)!r}"
+            found.append(Diagnostic("script-env", message))
+    if not script.takes_arguments:
+        found.append(Diagnostic("script-form", 'the command must end with "$@", so that flags can be appended'))
+    return found
+
+
+def _expand(word: str, defaults: dict[str, str]) -> str:
+    """``word`` as the shell would read it where the variables that have a default are not set."""
+    for name, value in defaults.items():
+        word = word.replace(f"${{{name}}}", value)
+    return word
+
+
+def _where(path: str, text: str, finding: Diagnostic) -> Where:
+    """The line that holds the flag or variable which the message begins with, else the file."""
+    head = finding.message.split(" ", 1)[0].rstrip(":")
+    if len(head) > 2:
+        for i, line in enumerate(text.splitlines(), start=1):
+            if re.search(rf"(^|\s){re.escape(head)}($|[\s=])", line):
+                return Where(path, i, 1)
+    return Where(path)

@@ -1,0 +1,86 @@
+"""Texts with a grammar of their own in Kubernetes: quantities, names, labels, images, versions."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][-+]?[0-9]{1,3})?")
+_SCALE: dict[str, Fraction] = {
+    "": Fraction(1),
+    "m": Fraction(1, 1000),
+    **{suffix: Fraction(1000**i) for i, suffix in enumerate("kMGTPE", start=1)},
+    **{f"{suffix}i": Fraction(1024**i) for i, suffix in enumerate("KMGTPE", start=1)},
+}
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_SERVICE = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_PORT_NAME = re.compile(r"(?=.*[a-z])(?!.*--)[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?")
+_LABEL_PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+_DIGEST = re.compile(r"@sha256:[0-9a-f]{64}")
+
+
+def quantity(value: object) -> Fraction | None:
+    """The exact number of a Kubernetes quantity (``16Gi``, ``500m``, ``8``), None if it is not one (``16GiB``)."""
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        return None
+    match = _QUANTITY.fullmatch(str(value))
+    if match is None:
+        return None
+    number, suffix = Fraction(match[1].rstrip(".")), match[2] or ""
+    scale = _SCALE.get(suffix)
+    return number * (Fraction(f"1{suffix}") if scale is None else scale)
+
+
+def is_name(text: str) -> bool:
+    """RFC 1123 label of at most 63 characters."""
+    return _LABEL.fullmatch(text) is not None
+
+
+def is_service_name(text: str) -> bool:
+    """RFC 1035 label, which starts with a letter: what a Service needs wherever KEP-5311 is not enabled."""
+    return _SERVICE.fullmatch(text) is not None
+
+
+def is_port_name(text: str) -> bool:
+    """IANA service name: at most 15 characters with a letter among them."""
+    return _PORT_NAME.fullmatch(text) is not None
+
+
+def is_label_key(text: str) -> bool:
+    """``[prefix/]name``: a DNS subdomain of at most 253 characters, a name of at most 63."""
+    prefix, slash, name = text.rpartition("/")
+    if slash and (len(prefix) > 253 or _SUBDOMAIN.fullmatch(prefix) is None):
+        return False
+    return _LABEL_PART.fullmatch(name) is not None
+
+
+def is_label_value(value: object) -> bool:
+    """Empty, or at most 63 of ``A-Za-z0-9-_.`` with alphanumeric ends. Only a string: ``true`` and ``1`` are none."""
+    return isinstance(value, str) and (value == "" or _LABEL_PART.fullmatch(value) is not None)
+
+
+def is_variable(text: str) -> bool:
+    """A name of an environment variable that every supported Kubernetes takes."""
+    return _VARIABLE.fullmatch(text) is not None
+
+
+def image_problem(image: object) -> str:
+    """What keeps ``image`` from naming one build, "" if nothing does."""
+    if not isinstance(image, str) or not image:
+        return "no image is given"
+    if any(c.isspace() for c in image):
+        return f"{image!r} holds white space"
+    if "@" in image:
+        return "" if _DIGEST.search(image) else f"{image!r} has a digest that is no sha256 of 64 hex digits"
+    tag = image.rpartition("/")[2].partition(":")[2]
+    if not tag:
+        return f"{image!r} has no tag, which means :latest"
+    return f"{image!r} means another build tomorrow" if tag == "latest" else ""
+
+
+def minor_version(text: str) -> tuple[int, int] | None:
+    """(1, 34) of ``1.34`` or ``v1.34.2``, None if it is no version."""
+    match = re.fullmatch(r"v?(\d{1,3})\.(\d{1,3})(\.\S*)?", text)
+    return (int(match[1]), int(match[2])) if match else None

@@ -1,0 +1,26 @@
+"""Request lengths and arrivals.
+
+- `lengths`: `Lengths`, a distribution of token counts, and `held_tokens`, the context of a running request
+- `shapes`: the quantile curves under `Lengths`
+- `traffic`: `Workload`, what a service is asked to carry, and `from_trace`
+- `trace`: `trace_requests`, the reader of published trace formats
+"""
+
+from __future__ import annotations
+
+from servegen.workload.lengths import NODE_EDGES, Lengths, held_tokens
+from servegen.workload.trace import HASH_BLOCK_TOKENS, TraceRequests, trace_requests
+from servegen.workload.traffic import Workload, arrival_burstiness, from_trace, prefix_hit_share
+
+__all__ = [
+    "HASH_BLOCK_TOKENS",
+    "NODE_EDGES",
+    "Lengths",
+    "TraceRequests",
+    "Workload",
+    "arrival_burstiness",
+    "from_trace",
+    "held_tokens",
+    "prefix_hit_share",
+    "trace_requests",
+]

@@ -1,0 +1,239 @@
+"""Request traces, read as they are published."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import math
+import os
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servegen.errors import Diagnostic, UserError, Where
+
+# Tokens in one entry of hash_ids, as the Mooncake traces (kvcache-ai/Mooncake, FAST25-release) cut them.
+HASH_BLOCK_TOKENS = 512
+
+_MOST_TOKENS = 10**12
+
+_FORMATS_HINT = (
+    "known are CSV with TIMESTAMP,ContextTokens,GeneratedTokens (Azure) or arrival_s,input_tokens,output_tokens, and "
+    "JSON lines with timestamp,input_length,output_length (Mooncake, ms) or arrival_s,input_tokens,output_tokens"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class TraceRequests:
+    """The requests of a trace in order of arrival; n is their number, at least 1.
+
+    ``arrival_s`` float64 (n,), ascending, 0 at the first; ``input_tokens`` and ``output_tokens`` int64 (n,), at least
+    1; ``hashes`` the prefix block ids of each request (`HASH_BLOCK_TOKENS` tokens a block), None where the trace has
+    none.
+    """
+
+    arrival_s: NDArray[np.float64]
+    input_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+    hashes: tuple[tuple[int, ...], ...] | None
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+
+@dataclass(frozen=True)
+class _Format:
+    """Names of the three columns, and how a cell of the first becomes seconds."""
+
+    arrival: str
+    tokens_in: str
+    tokens_out: str
+    seconds: Callable[[Any], float]
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        return self.arrival, self.tokens_in, self.tokens_out
+
+
+class _BadCell(Exception):
+    """Explains why a cell cannot be read."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message, self.hint = message, hint
+
+
+def trace_requests(path: str | os.PathLike[str]) -> TraceRequests:
+    """Every request of a trace file, sorted by arrival (those that arrive together keep the order of the file).
+
+    Reads CSV or JSON lines, gzipped where the name ends in ``.gz``; the format is told by the header or the keys, other
+    columns are ignored, blank lines carry no request. UserError naming file and line for a line that cannot be read
+    (none is skipped), for an unknown format, an empty trace, or a file that cannot be opened.
+    """
+    file = os.fspath(path)
+    # Not splitlines(), which also cuts at characters that may stand inside a JSON string.
+    lines = list(io.StringIO(_text(file), newline=None))
+    head, first = next(((i, line) for i, line in enumerate(lines, 1) if line.strip()), (0, ""))
+    if first.lstrip().startswith("{"):
+        rows, formats = _json_rows(file, lines), _JSON_FORMATS
+    else:
+        rows, formats = _csv_rows(file, lines), _CSV_FORMATS
+
+    arrival_s: list[float] = []
+    tokens_in: list[int] = []
+    tokens_out: list[int] = []
+    hashes: list[tuple[int, ...]] = []
+    chosen: _Format | None = None
+    hashed = False
+    for line, row in rows:
+        if chosen is None:
+            chosen = next((f for f in formats if all(name in row for name in f.names)), None)
+            if chosen is None:
+                names = ", ".join(row)
+                raise _error("trace-format", f"no known trace has the columns {names}", file, head, _FORMATS_HINT)
+            hashed = "hash_ids" in row
+        try:
+            arrival_s.append(chosen.seconds(_cell(row, chosen.arrival)))
+            tokens_in.append(_tokens(row, chosen.tokens_in))
+            tokens_out.append(_tokens(row, chosen.tokens_out))
+            if ("hash_ids" in row) is not hashed:
+                raise _BadCell("hash_ids must stand on every line or on none")
+            if hashed:
+                hashes.append(_blocks(row["hash_ids"], tokens_in[-1]))
+        except _BadCell as bad:
+            raise _error("trace-line", bad.message, file, line, bad.hint) from None
+    if not arrival_s:
+        raise _error("trace-empty", "the trace holds no request", file, hint=_FORMATS_HINT)
+
+    arrivals = np.array(arrival_s, dtype=np.float64)
+    order = np.argsort(arrivals, kind="stable")
+    arrivals = arrivals[order]
+    return TraceRequests(
+        arrival_s=arrivals - arrivals[0],
+        input_tokens=np.array(tokens_in, dtype=np.int64)[order],
+        output_tokens=np.array(tokens_out, dtype=np.int64)[order],
+        hashes=tuple(hashes[i] for i in order) if hashed else None,
+    )
+
+
+def _error(code: str, message: str, file: str, line: int = 0, hint: str = "") -> UserError:
+    return UserError(Diagnostic(code, message, Where(file, line, 1 if line else 0), hint))
+
+
+def _text(file: str) -> str:
+    try:
+        data = Path(file).read_bytes()
+        if file.endswith(".gz"):
+            data = gzip.decompress(data)
+    # zlib.error and EOFError (a file cut short) are no OSError, unlike gzip.BadGzipFile.
+    except (OSError, EOFError, zlib.error) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise _error("trace-file", f"the trace cannot be read: {reason}", file) from error
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        hint = "" if file.endswith(".gz") else "a gzipped trace must be named .gz"
+        raise _error("trace-file", "the trace is not UTF-8 text", file, line, hint) from error
+
+
+def _csv_rows(file: str, lines: list[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """(line, {lower-case column name: cell}) of every row below the header."""
+    reader = csv.reader(lines, strict=True)
+    names: list[str] = []
+    try:
+        for row in reader:
+            if not any(cell.strip() for cell in row):
+                continue
+            if not names:
+                names = [name.strip().lower() for name in row]
+            elif len(row) != len(names):
+                message = f"{len(row)} cells where the header has {len(names)}"
+                raise _error("trace-line", message, file, reader.line_num)
+            else:
+                yield reader.line_num, dict(zip(names, row, strict=True))
+    except csv.Error as error:
+        raise _error("trace-line", f"not CSV: {error}", file, reader.line_num) from error
+
+
+def _json_rows(file: str, lines: list[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """(line, object) of every line that is not blank."""
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        # ValueError is also what an integer of thousands of digits raises.
+        except ValueError as error:
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+            raise _error("trace-line", f"not JSON: {reason}", file, number) from error
+        if not isinstance(row, dict):
+            raise _error("trace-line", "not a JSON object", file, number)
+        yield number, row
+
+
+def _cell(row: Mapping[str, Any], name: str) -> Any:
+    if name not in row:
+        raise _BadCell(f"{name} is missing")
+    return row[name]
+
+
+def _tokens(row: Mapping[str, Any], name: str) -> int:
+    cell = _cell(row, name)
+    tokens = _number(cell, name)
+    if not tokens.is_integer():
+        raise _BadCell(f"{name} must be a whole number, not {cell!r}")
+    if tokens < 1:
+        raise _BadCell(f"{name} must be at least 1, not {cell!r}", "leave failed requests out of the trace")
+    if tokens > _MOST_TOKENS:
+        raise _BadCell(f"{name} is out of range: {cell!r}")
+    return int(tokens)
+
+
+def _number(cell: Any, name: str) -> float:
+    try:
+        # float() would take True and the text "nan".
+        number = math.nan if isinstance(cell, bool) else float(cell)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise _BadCell(f"{name} must be a number, not {cell!r}")
+    return number
+
+
+def _blocks(cell: Any, tokens: int) -> tuple[int, ...]:
+    # bool is an int to Python.
+    if not isinstance(cell, list) or not all(type(block) is int for block in cell):
+        raise _BadCell("hash_ids must be a list of whole numbers")
+    if len(cell) > math.ceil(tokens / HASH_BLOCK_TOKENS):
+        raise _BadCell(f"{len(cell)} hash_ids for {tokens} tokens: a block holds {HASH_BLOCK_TOKENS}")
+    return tuple(cell)
+
+
+def _date(cell: Any) -> float:
+    """Seconds since 1970 of an ISO date and time; without a zone it counts as UTC, and only differences are used."""
+    text = str(cell).strip()
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise _BadCell(f"timestamp must be an ISO date and time, not {cell!r}") from None
+    epoch = _EPOCH if moment.tzinfo is None else _EPOCH_UTC
+    return (moment - epoch).total_seconds()
+
+
+_EPOCH = datetime(1970, 1, 1)
+_EPOCH_UTC = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+
+_PLAIN = _Format("arrival_s", "input_tokens", "output_tokens", lambda cell: _number(cell, "arrival_s"))
+_AZURE = _Format("timestamp", "contexttokens", "generatedtokens", _date)
+_MOONCAKE = _Format("timestamp", "input_length", "output_length", lambda cell: _number(cell, "timestamp") / 1000)
+_CSV_FORMATS = (_AZURE, _PLAIN)
+_JSON_FORMATS = (_MOONCAKE, _PLAIN)

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import math
+import statistics
+
+import pytest
+
+from servegen.catalog.accelerators import resolve_accelerator
+from servegen.catalog.engines import list_engines, resolve_engine
+from servegen.catalog.facts import Constant, EngineFacts
+from servegen.catalog.loader import explain
+from servegen.errors import CatalogError
+
+MIB = 2**20
+FITTED = ("sglang", "vllm", "tensorrt-llm")
+
+every_engine = pytest.mark.parametrize("name", list_engines())
+
+
+def constants(facts: EngineFacts) -> dict[str, Constant]:
+    return {name: value for name, value in vars(facts).items() if isinstance(value, Constant)}
+
+
+def test_the_engines() -> None:
+    assert list_engines() == (
+        "jetstream", "llama-cpp", "megatron", "minisgl", "sglang", "sglang-jax", "tensorrt-llm", "vllm", "vllm-2023"
+    )  # fmt: skip
+
+
+@every_engine
+def test_figures_are_physical(name: str) -> None:
+    facts = resolve_engine(name)
+    assert facts.id == name
+    assert 1e-4 < facts.step_s.value < 1e-2
+    assert 1e-6 < facts.layer_s.value < 1e-3
+    assert 1e-6 < facts.sequence_s.value < 1e-3
+    assert 1e-3 < facts.request_s.value < 0.2
+    assert 0 < facts.kv_efficiency.value <= 1
+    assert 0 < facts.attention_efficiency.value <= 1
+    assert 0.5 < facts.allreduce_latency_factor.value < 2
+    assert 0.5 < facts.allreduce_bandwidth_factor.value < 2
+    assert facts.token_budget >= 1024
+    assert facts.schedulers and facts.vendors
+    assert "bf16" in facts.weights and "bf16" in facts.kv_cache
+    assert set(facts.quantize_on_load) <= set(facts.weights)
+    rule = facts.memory
+    assert 5e8 <= rule.context_bytes <= rule.floor_bytes < rule.floor_above_bytes
+    assert rule.weights_overhead >= 1
+    assert 0 < rule.kv_reserve_osl <= 1
+    assert all(0.01 < c.value < 0.5 for c in facts.band.values())
+    assert set(facts.images) <= set(facts.versions)
+
+
+@every_engine
+def test_every_number_has_a_source(name: str) -> None:
+    facts = resolve_engine(name)
+    figures = explain(facts)
+    assert [f.path for f in figures if not f.source] == []
+    assert set(constants(facts)) <= {f.path for f in figures}
+    assert {f.path: f.unit for f in figures}["layer_s"] == "s"
+    assert facts.memory.source
+
+
+@every_engine
+def test_errors_say_how_a_constant_came_about(name: str) -> None:
+    for key, constant in constants(resolve_engine(name)).items():
+        if constant.origin == "fitted":
+            assert constant.rows > 0
+            assert constant.date or name == "vllm-2023"
+        else:
+            assert (constant.rows, constant.fit_error) == (0, 0.118), key
+
+
+@pytest.mark.parametrize(
+    ("name", "step_ms", "layer_us", "sequence_us", "request_ms"),
+    [("tensorrt-llm", 1.23, 21.4, 24.2, 50.5), ("vllm", 1.79, 27.2, 53.8, 38.1), ("sglang", 1.69, 24.0, 30.5, 54.7)],
+)
+def test_fitted_engines(name: str, step_ms: float, layer_us: float, sequence_us: float, request_ms: float) -> None:
+    facts = resolve_engine(name)
+    assert facts.step_s.value == pytest.approx(step_ms * 1e-3)
+    assert facts.layer_s.value == pytest.approx(layer_us * 1e-6)
+    assert facts.sequence_s.value == pytest.approx(sequence_us * 1e-6)
+    assert facts.request_s.value == pytest.approx(request_ms * 1e-3)
+    # fitted as one value for all engines
+    assert (facts.kv_efficiency.value, facts.attention_efficiency.value) == (0.93, 0.504)
+    assert (facts.allreduce_latency_factor.value, facts.allreduce_bandwidth_factor.value) == (1.08, 1.03)
+    assert (facts.step_s.origin, facts.step_s.fit_error, facts.request_s.fit_error) == ("fitted", 0.075, 0.287)
+    assert {m: c.value for m, c in facts.band.items()} == {"ttft": 0.287, "itl": 0.075, "throughput": 0.095}
+
+
+@pytest.mark.parametrize("name", [n for n in list_engines() if n not in FITTED])
+def test_the_others_start_at_the_priors(name: str) -> None:
+    facts = resolve_engine(name)
+    assert (facts.step_s.value, facts.sequence_s.value, facts.request_s.value) == (1e-3, 8e-6, 15e-3)
+    assert facts.layer_s.value == (2.5e-4 if name == "vllm-2023" else 15e-6)
+    assert facts.request_s.origin == "default"
+    fitted = resolve_engine("sglang").band
+    assert all(facts.band[m].value > fitted[m].value and facts.band[m].origin == "default" for m in fitted)
+
+
+def test_vllm_2023_follows_from_the_published_shares_of_bandwidth() -> None:
+    published = {("a100-sxm-80gb", 2039e9): (0.62, 0.38, 0.19), ("h100-sxm-80gb", 3350e9): (0.56, 0.35, 0.17)}
+    facts = resolve_engine("vllm-2023")
+    fixed, errors = [], []
+    for (name, bandwidth), shares in published.items():
+        share_of_kernels = resolve_accelerator(name).gemm["bf16"].ew
+        for tp, share in zip((2, 4, 8), shares, strict=True):
+            floor_s = 2 * 70e9 / tp / bandwidth
+            streaming_s = floor_s / share_of_kernels
+            fixed.append(floor_s / share - streaming_s)
+            predicted_s = streaming_s + facts.step_s.value + 80 * facts.layer_s.value
+            errors.append(abs(predicted_s / (floor_s / share) - 1))
+    assert (statistics.median(fixed) - facts.step_s.value) / 80 == pytest.approx(facts.layer_s.value, rel=0.02)
+    assert statistics.mean(errors) == pytest.approx(facts.layer_s.fit_error, abs=0.01)
+
+
+def test_sglang_reserves_what_its_own_rule_does() -> None:
+    rule = resolve_engine("sglang").memory
+    chunk, graphs, devices = 8192, 256, 1
+    reserve = (
+        rule.context_bytes
+        + rule.per_chunk_token_bytes * chunk
+        + rule.per_device_bytes * devices
+        + rule.per_graph_sequence_bytes * graphs
+    )
+    assert reserve == (512 + 1.5 * chunk + devices / 8 * 1024 + 2 * graphs) * MIB == 13440 * MIB
+    assert (rule.floor_bytes, rule.floor_above_bytes) == (10 * 1024 * MIB, 60 * 1024 * MIB)
+    assert rule.kv_reserve_osl == 0.6
+
+
+@pytest.mark.parametrize("name", [n for n in list_engines() if n != "sglang"])
+def test_the_others_reserve_what_the_fit_did_on_an_80_gb_device(name: str) -> None:
+    rule = resolve_engine(name).memory
+    assert rule.context_bytes == 4e9
+    assert rule.floor_bytes == pytest.approx(4e9 + 0.1 * resolve_accelerator("h100").usable_bytes)
+    whole_output = {"tensorrt-llm", "megatron", "jetstream", "llama-cpp"}
+    assert rule.kv_reserve_osl == (1.0 if name in whole_output else 0.6)
+
+
+def test_what_each_engine_can_do() -> None:
+    by_name = {name: resolve_engine(name) for name in list_engines()}
+    assert {n for n, e in by_name.items() if e.predicts_only} == {"tensorrt-llm", "llama-cpp", "vllm-2023"}
+    assert {n for n, e in by_name.items() if e.renders} == {"sglang", "megatron"}
+    assert {n for n, e in by_name.items() if e.disaggregation} == {"sglang", "vllm"}
+    assert by_name["sglang"].schedulers == ("prefill-first", "mixed")
+    assert by_name["megatron"].schedulers == ("static",)
+    assert by_name["minisgl"].schedulers == ("prefill-first",)
+    assert by_name["vllm"].schedulers == ("mixed",)
+    assert by_name["jetstream"].vendors == ("google",)
+    assert "fp8" in by_name["sglang"].quantize_on_load
+    assert by_name["sglang"].images == {"0.5.23": "lmsysorg/sglang:v0.5.23"}
+    assert by_name["vllm"].images == {"0.32.0": "vllm/vllm-openai:v0.32.0"}
+    assert by_name["megatron"].images == {}
+    # a runnable engine has a version to render for
+    assert all(e.versions for e in by_name.values() if not e.predicts_only)
+
+
+@pytest.mark.parametrize(
+    ("name", "means"),
+    [("SGLang", "sglang"), ("trtllm", "tensorrt-llm"), ("TensorRT_LLM", "tensorrt-llm"), ("llama.cpp", "llama-cpp"),
+     ("mini-sglang", "minisgl"), ("sglang_jax", "sglang-jax"), ("vllm-2023", "vllm-2023")],
+)  # fmt: skip
+def test_names_and_aliases(name: str, means: str) -> None:
+    assert resolve_engine(name) is resolve_engine(means)
+
+
+def test_a_version_is_kept_or_refused() -> None:
+    assert resolve_engine("sglang@0.5.23").versions == ("0.5.23",)
+    with pytest.raises(CatalogError, match=r"version '0\.4\.0' of sglang") as caught:
+        resolve_engine("SGLang@0.4.0")
+    assert "0.5.23" in caught.value.diagnostics[0].hint
+    with pytest.raises(CatalogError, match="version"):
+        resolve_engine("sglang@")
+    with pytest.raises(CatalogError, match="version"):
+        resolve_engine("trtllm@1.0")
+
+
+@pytest.mark.parametrize(("name", "near"), [("sglan", "sglang"), ("vlm", "vllm"), ("megatrn", "megatron")])
+def test_an_unknown_name_lists_the_nearest(name: str, near: str) -> None:
+    with pytest.raises(CatalogError, match="there is no engine") as caught:
+        resolve_engine(name)
+    assert near in caught.value.diagnostics[0].hint
+
+
+def test_bands_have_no_error_of_their_own() -> None:
+    assert all(math.isnan(c.fit_error) for c in resolve_engine("sglang").band.values())
