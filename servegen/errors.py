@@ -129,7 +129,14 @@ class InfeasibleError(ServegenError):
     exit_code = 3
 
     def __init__(
-        self, name: str, bound: str, message: str, best: str, fixes: tuple[Fix, ...], rejected: dict[str, int], searched: int
+        self,
+        name: str,
+        bound: str,
+        message: str,
+        best: str,
+        fixes: tuple[Fix, ...],
+        rejected: dict[str, int],
+        searched: int,
     ) -> None:
         self.name, self.bound, self.message, self.best = name, bound, message, best
         self.fixes, self.rejected, self.searched = fixes, rejected, searched

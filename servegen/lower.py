@@ -78,7 +78,9 @@ def _linear_params(model: ModelFacts, experts: bool) -> float:
 
 def _linear_bytes(model: ModelFacts, precision: str, experts: bool) -> float:
     """Bytes of the matrices that a step streams, routed experts or all the rest; the vocabulary stands apart."""
-    return sum(model.tensor_bytes(t, precision) for t in model.tensors if t.kind in LINEAR_KINDS and (t.kind == "expert") == experts)
+    return sum(
+        model.tensor_bytes(t, precision) for t in model.tensors if t.kind in LINEAR_KINDS and (t.kind == "expert") == experts
+    )
 
 
 def _expert_idle(model: ModelFacts) -> float:
@@ -164,7 +166,12 @@ def _memory(model: ModelFacts, engine: EngineFacts, config: Config, physics: Phy
     total = model.weight_bytes(config.weights)
     # With more ranks than KV heads every rank keeps whole heads: the K and V projections are repeated, not split.
     repeated = sum(
-        g.count * 2.0 * model.hidden_size * g.attention.num_kv_heads * g.attention.head_dim * max(tp / g.attention.num_kv_heads - 1.0, 0.0)
+        g.count
+        * 2.0
+        * model.hidden_size
+        * g.attention.num_kv_heads
+        * g.attention.head_dim
+        * max(tp / g.attention.num_kv_heads - 1.0, 0.0)
         for g in model.layers
         if g.attention.kind in ("full", "sliding", "chunked") and g.attention.num_kv_heads
     )

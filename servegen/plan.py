@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import numbers
 import types
 import typing
 from collections.abc import Mapping
@@ -306,6 +307,8 @@ def to_jsonable(value: Any) -> Any:
         return [to_jsonable(v) for v in value]
     if isinstance(value, bool) or value is None or isinstance(value, (str, int)):
         return value
+    if isinstance(value, numbers.Integral):  # numpy's
+        return int(value)
     number = float(value)
     if math.isnan(number) or math.isinf(number):
         return None
@@ -315,7 +318,9 @@ def to_jsonable(value: Any) -> Any:
 def dumps(plan: Any, indent: int | None = 2) -> str:
     """Canonical JSON: keys sorted, no NaN, a final newline when indented."""
     separators = (",", ": ") if indent else (",", ":")
-    text = json.dumps(to_jsonable(plan), sort_keys=True, indent=indent, separators=separators, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(
+        to_jsonable(plan), sort_keys=True, indent=indent, separators=separators, ensure_ascii=False, allow_nan=False
+    )
     return text + "\n" if indent else text
 
 

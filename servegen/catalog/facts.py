@@ -89,7 +89,9 @@ class ModelFacts:
     layers: tuple[LayerGroup, ...]
     tensors: tuple[TensorClass, ...]
     native_precision: Precision
-    quantization: str = ""  # the checkpoint's own method ("fp8", "modelopt", "compressed-tensors", "awq", "gptq", "mxfp4"), "" if none
+    quantization: str = (
+        ""  # the checkpoint's own method ("fp8", "modelopt", "compressed-tensors", "awq", "gptq", "mxfp4"), "" if none
+    )
     weight_block: int = 0  # side of the quantization block along the sharded dimension; TP must not cut it; 0 = none
     hf_config: Mapping[str, object] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from servegen.catalog.facts import PRECISIONS, ModelFacts, Precision
+from servegen.catalog.hf_attention import switched
 from servegen.catalog.hf_families import FAMILIES, Family
 from servegen.catalog.hf_fields import LARGEST_CONTEXT, Fields, shown
 from servegen.catalog.hf_layers import read_layers
@@ -101,7 +102,7 @@ def model_from_config(
         native_precision=_native(tally),
         quantization=quantization.method,
         weight_block=quantization.weight_block,
-        hf_config=_launch_fields(top, f, model_type, len(layers))
+        hf_config=_launch_fields(top, f, model_type, family, layers)
         | _mtp(f, family, layers, quantization, vocab, hidden),
         sources=dict(sources or {"config": f"HF config.json of {id}"}),
     )
@@ -204,16 +205,22 @@ def _mtp(f: Fields, family: Family, layers: list[Layer], q: Quantization, vocab:
     return {"mtp_layers": count, "mtp_params": tally.params, "mtp_bytes": tally.stored_bytes}
 
 
-def _launch_fields(top: Fields, f: Fields, model_type: str, layers: int) -> dict[str, object]:
+def _launch_fields(top: Fields, f: Fields, model_type: str, family: Family, layers: list[Layer]) -> dict[str, object]:
     """The fields that launch commands need, under one name each; absent ones are left out."""
     found: dict[str, object] = {"model_type": model_type, "hidden_size": f.size("hidden_size")}
-    found["num_hidden_layers"] = layers
+    found["num_hidden_layers"] = len(layers)
     found["vocab_size"] = f.size("vocab_size", "padded_vocab_size")
     found["max_position_embeddings"] = f.size("max_position_embeddings", most=LARGEST_CONTEXT)
     for name in _LAUNCH_FIELDS:
         value = f.find(name)[1]
         if isinstance(value, (bool, int, float, str)):
             found[name] = value
+    mixers = [item.shape.attention for item in layers if item.shape.attention.kind in ("full", "sliding", "chunked")]
+    if mixers:
+        found.setdefault("num_key_value_heads", mixers[0].num_kv_heads)
+        found.setdefault("head_dim", mixers[0].head_dim)
+    found["qkv_bias"] = switched(f, family.qkv_bias)
+    found["qk_norm"] = family.qk_norm != "" and (not family.qk_norm_when or f.flag(family.qk_norm_when))
     rope = f.sub("rope_parameters", "rope_scaling")
     parameters = rope.sub("full_attention") or rope if rope is not None else None
     theta = f.number("rope_theta") or (parameters.number("rope_theta") if parameters is not None else None)

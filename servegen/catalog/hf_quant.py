@@ -182,7 +182,8 @@ def _made(
     experts_only: bool = False,
 ) -> Quantization:
     entries = [entry for key in ignore for entry in q.texts(key)]
-    matcher = Matcher(q, ignore[0], entries) if entries else None
+    named = next((key for key in ignore if q.has(key)), "")
+    matcher = Matcher(q, named, entries) if entries else None
     by_layer = any(m is not None and m.by_layer for m, _ in rules) or (matcher is not None and matcher.by_layer)
     return Quantization(method, tuple(rules), matcher, lm_head, experts_only, by_layer)
 

@@ -14,7 +14,7 @@ import typer
 
 from servegen import __version__
 from servegen.cli import build, catalog, estimate, init, plan, schema, validate
-from servegen.errors import InfeasibleError, ServegenError, UserError
+from servegen.errors import InfeasibleError, UserError
 
 BROKEN_PIPE = 141  # 128 + SIGPIPE, what a shell reports of a program that the signal ended
 INTERRUPTED = 130  # 128 + SIGINT
@@ -65,7 +65,7 @@ def run(arguments: Sequence[str]) -> int:
         code = typer.main.get_command(app).main(list(arguments), prog_name="servegen", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except (ServegenError, Exception, KeyboardInterrupt, SystemExit) as error:
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
         return _ended(error)
 
 

@@ -40,7 +40,7 @@ def read(file: str) -> list[dict[str, str]]:
     missing = [column for column in ("id", *NEEDED) if column not in columns]
     if missing:
         hint = f"columns: id, {', '.join([*WORDS, *COUNTS])}"
-        raise SpecError(Diagnostic("bad-table", f"columns are missing: {', '.join(missing)}", Where(file, 1), hint))
+        raise SpecError(Diagnostic("bad-table", f"columns are missing: {', '.join(missing)}", Where(file, 1, 1), hint))
     return rows
 
 

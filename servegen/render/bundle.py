@@ -87,7 +87,7 @@ def _patches(plan: Plan) -> dict[str, str]:
 
 
 def _patch_entry(path: str, text: str) -> dict[str, Any]:
-    """The kustomization's entry of one patch; its target is the object that the patch names. RenderError if it names none."""
+    """The kustomization's entry of one patch; the patch names its target. RenderError if it names none."""
     relative = path.removeprefix("kubernetes/")
     try:
         (body,) = documents(text)

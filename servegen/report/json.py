@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
+import math
+from collections.abc import Mapping
 from typing import Any
 
 from servegen.errors import InfeasibleError
@@ -80,13 +83,14 @@ def infeasible_json(error: InfeasibleError) -> dict[str, Any]:
 
 
 def estimate_json(estimate: Any) -> dict[str, Any]:
-    """The estimate by its attribute names, SI units."""
-    return _rounded(estimate)
+    """The estimate by its attribute names, SI units; every digit, as there are exact values to compare it with."""
+    found: dict[str, Any] = _plain(estimate)
+    return found
 
 
 def json_text(value: Any) -> str:
     """Two spaces of indent, the order of the keys kept, no NaN, a final newline."""
-    return json.dumps(to_jsonable(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def yaml_text(value: Any) -> str:
@@ -96,7 +100,7 @@ def yaml_text(value: Any) -> str:
     writer = YAML()
     writer.width = 4096
     stream = io.StringIO()
-    writer.dump(to_jsonable(value), stream)
+    writer.dump(_plain(value), stream)
     return stream.getvalue()
 
 
@@ -122,6 +126,17 @@ def _role(role: Role) -> dict[str, Any]:
 
 def _quantiles(found: Quantiles) -> dict[str, float]:
     return {"mean": found.mean, "p50": found.p50, "p95": found.p95, "p99": found.p99}
+
+
+def _plain(value: Any) -> Any:
+    """Plain JSON types; what is no number is null."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _rounded(value: Any) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def headline(plan: Plan) -> str:
     kinds = dict.fromkeys(role.accelerator for role in choice.roles)
     shape = "split serving" if choice.topology == "disaggregated" else "aggregated serving"
     return one_line(
-        f"{choice.ratio} {choice.engine} {choice.engine_version} of {plan.model.id} on {choice.devices} x "
+        f"{choice.ratio} {choice.engine} {choice.engine_version} of {plan.model.served_name} on {choice.devices} x "
         f"{' + '.join(kinds)} ({shape}), {money(choice.cost_per_hour)}/h"
     )
 

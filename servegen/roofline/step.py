@@ -53,8 +53,12 @@ class StepTerms:
         return np.asarray(self.pair_s @ causal_pairs(total, cached, self.window).T)
 
     def gemm_s(self, tokens: Array) -> Array:
-        """max(streaming, multiplying) of ``tokens`` tokens, elementwise over rows (a trailing axis broadcasts)."""
-        weight, expert, idle, flop = (_like(c, tokens) for c in (self.weight_s, self.expert_s, self.expert_idle, self.token_flop_s))
+        """max(streaming, multiplying) of ``tokens`` tokens, shape (rows,) or (rows, k)."""
+        weight, expert, idle, flop = self.weight_s, self.expert_s, self.expert_idle, self.token_flop_s
+        if tokens.ndim > 1:
+            weight, expert, idle, flop = weight[:, None], expert[:, None], idle[:, None], flop[:, None]
+        if not expert.any():  # a dense model has no experts to wake; the power below is the costliest operation here
+            return np.maximum(weight, flop * tokens)
         return np.maximum(weight + expert * (1.0 - idle**tokens), flop * tokens)
 
     def decode_s(self, sequences: Array, kv_s: Array) -> Array:
@@ -63,11 +67,16 @@ class StepTerms:
 
     def chunk_s(self, tokens: Array) -> Array:
         """Seconds of a prefill-only step of ``tokens`` tokens, without attention and per-prompt cost."""
-        fixed, wire = _like(self.launch_s + self.latency_s, tokens), _like(self.token_wire_s, tokens)
+        fixed, wire = self.launch_s + self.latency_s, self.token_wire_s
+        if tokens.ndim > 1:
+            fixed, wire = fixed[:, None], wire[:, None]
         return fixed + self.gemm_s(tokens) + wire * tokens
 
     def prefill_s(self, uncached: Array, total: Array, chunk: Array) -> Array:
-        """Seconds to prefill one prompt alone, in chunks (F8b, F33); ``uncached``, ``total`` (k,), ``chunk`` (rows,) -> (rows, k)."""
+        """Seconds to prefill one prompt alone, in chunks (F8b, F33).
+
+        ``uncached`` and ``total`` (k,), ``chunk`` (rows,); result (rows, k).
+        """
         size = np.minimum(chunk[:, None], uncached[None, :])
         full = np.floor(uncached[None, :] / size)
         rest = uncached[None, :] - full * size
@@ -106,15 +115,28 @@ class StepTerms:
         return parts
 
 
-def _like(column: Array, other: Array) -> Array:
-    """``column`` (rows,) with the trailing axes that ``other`` has beyond its first."""
-    return column.reshape(column.shape + (1,) * (np.ndim(other) - 1)) if np.ndim(other) > 1 else column
-
-
 def stack(rows: Sequence[Mapping[str, Any]], window: Array) -> StepTerms:
     """Columns from one mapping of scalars (or group vectors) per row."""
     names = [f.name for f in dataclasses.fields(StepTerms) if f.name != "window"]
-    return StepTerms(**{n: np.array([r[n] for r in rows], dtype=np.float64) for n in names}, window=np.asarray(window, dtype=np.float64))
+    return StepTerms(
+        **{n: np.array([r[n] for r in rows], dtype=np.float64) for n in names},
+        window=np.asarray(window, dtype=np.float64),
+    )
+
+
+def join(parts: Sequence[C]) -> C:
+    """Rows of several dataclasses of columns under each other; they share their windows."""
+    first = parts[0]
+    changes = {}
+    for f in dataclasses.fields(first):  # type: ignore[arg-type]
+        values = [getattr(p, f.name) for p in parts]
+        if f.name == "window":
+            continue
+        if isinstance(values[0], np.ndarray):
+            changes[f.name] = np.concatenate(values)
+        elif dataclasses.is_dataclass(values[0]) and not isinstance(values[0], type):
+            changes[f.name] = join(values)
+    return dataclasses.replace(first, **changes)  # type: ignore[type-var]
 
 
 def take(columns: C, index: Any) -> C:

@@ -134,7 +134,9 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         share = steps * level / d.gaps
         # Beyond share 1 every step carries a chunk and the prompts set the pace.
         rate = np.where(
-            share < 1.0, 1.0 / (steps * (longer - step) + d.gaps * step / np.maximum(level, 1e-12)), 1.0 / (steps * longer)
+            share < 1.0,
+            1.0 / (steps * (longer - step) + d.gaps * step / np.maximum(level, 1e-12)),
+            1.0 / (steps * longer),
         )
     share = np.minimum(share, 1.0)
     busy = np.minimum(rate * steps * longer, 1.0)

@@ -74,8 +74,11 @@ def e2e_mean(p: Point, d: Demand) -> Array:
     return ttft_mean(p) + d.gaps * p.gap_mean_s
 
 
-def quantile(exceeds: Callable[[Array], Array], probability: float, rows: int, high: float = 1e5) -> Array:
-    """The time that is exceeded with chance 1 - ``probability``, by bisection in log time; shape (rows,)."""
+def quantile(exceeds: Callable[[Array], Array], probability: float | Array, rows: int, high: float = 1e5) -> Array:
+    """The time that is exceeded with chance 1 - ``probability``, by bisection in log time; shape (rows,).
+
+    ``probability`` is one for all rows, or one each.
+    """
     low_t, high_t = np.full(rows, np.log(1e-7)), np.full(rows, np.log(high))
     for _ in range(HALVINGS):
         middle = (low_t + high_t) / 2.0

@@ -18,7 +18,8 @@ class Server:
     """Seconds and tokens, shape (rows,) or (rows, edges).
 
     ``prefill_edges_s`` is the prefill of a prompt alone at each edge of the demand, ``prefill_mean_s`` and ``prefill_cv2``
-    its mean and squared coefficient of variation, ``attention_*`` the part of it that is attention.
+    its mean and squared coefficient of variation, ``attention_*`` the part of it that is attention. ``alone_s`` is the mean
+    prompt's own step, which :func:`batching_gain` compares with.
     ``request_s`` is what the engine adds to every first token, ``extra_s`` what the way there adds (hand-off).
     """
 
@@ -33,6 +34,7 @@ class Server:
     request_s: Array
     extra_edges_s: Array
     extra_mean_s: Array
+    alone_s: Array
 
 
 def server(terms: StepTerms, chunk: Array, request_s: float, d: Demand, extra_edges_s: Array | None = None) -> Server:
@@ -42,6 +44,7 @@ def server(terms: StepTerms, chunk: Array, request_s: float, d: Demand, extra_ed
     square = (nodes * nodes) @ d.node_weights
     edges = terms.prefill_s(d.uncached_edges, d.total_edges, chunk)
     extra = np.zeros_like(edges) if extra_edges_s is None else extra_edges_s
+    attention_mean = terms.attention_s(d.total_nodes, d.total_nodes - d.uncached_nodes) @ d.node_weights
     return Server(
         terms=terms,
         chunk=chunk,
@@ -51,10 +54,11 @@ def server(terms: StepTerms, chunk: Array, request_s: float, d: Demand, extra_ed
         prefill_mean_s=mean,
         prefill_cv2=np.maximum(square / (mean * mean) - 1.0, 0.0),
         attention_edges_s=terms.attention_s(d.total_edges, d.total_edges - d.uncached_edges),
-        attention_mean_s=terms.attention_s(d.total_nodes, d.total_nodes - d.uncached_nodes) @ d.node_weights,
+        attention_mean_s=attention_mean,
         request_s=np.full(chunk.shape, request_s),
         extra_edges_s=extra,
         extra_mean_s=(extra[:, 1:] + extra[:, :-1]) @ WIDTHS / 2.0,
+        alone_s=_together(terms, chunk, attention_mean, d, np.ones_like(chunk)),
     )
 
 
@@ -63,10 +67,11 @@ def batching_gain(s: Server, d: Demand, prompts: Array) -> Array:
 
     Short prompts share the step's launch and the streaming of the weights; long ones gain nothing.
     """
+    return np.minimum(_together(s.terms, s.chunk, s.attention_mean_s, d, prompts) / (prompts * s.alone_s), 1.0)
 
-    def together(k: Array) -> Array:
-        tokens = k * d.uncached_mean
-        chunks = np.maximum(tokens / s.chunk, 1.0)
-        return chunks * s.terms.chunk_s(tokens / chunks) + k * (s.terms.sequence_s + s.attention_mean_s)
 
-    return np.minimum(together(prompts) / (prompts * together(np.ones_like(prompts))), 1.0)
+def _together(terms: StepTerms, chunk: Array, attention_mean_s: Array, d: Demand, prompts: Array) -> Array:
+    """Seconds to prefill ``prompts`` mean prompts in shared steps."""
+    tokens = prompts * d.uncached_mean
+    chunks = np.maximum(tokens / chunk, 1.0)
+    return chunks * terms.chunk_s(tokens / chunks) + prompts * (terms.sequence_s + attention_mean_s)

@@ -131,7 +131,9 @@ def load(kind: LoadKind, p: Point, d: Demand, think_s: float = 0.0) -> Array:
     return p.rate * (latency.e2e_mean(p, d) + (think_s if kind == "users" else 0.0))
 
 
-def level_at(discipline: Discipline, s: Server, d: Demand, kind: LoadKind, target: Array, high: Array, think_s: float = 0.0) -> Array:
+def level_at(
+    discipline: Discipline, s: Server, d: Demand, kind: LoadKind, target: Array, high: Array, think_s: float = 0.0
+) -> Array:
     """Level at which each row carries ``target`` (rows,), which must not exceed what it carries at ``high``."""
     low_t, high_t = np.full_like(high, np.log(IDLE * 1e-4)), np.log(np.maximum(high, 1e-12))
     for _ in range(HALVINGS):

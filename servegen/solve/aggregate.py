@@ -18,7 +18,17 @@ from servegen.service.server import server
 from servegen.solve.bands import pessimism
 from servegen.solve.candidate import Block, Candidate, RoleChoice, first_best, three_digits
 from servegen.solve.problem import EngineOption, Kind, Problem
-from servegen.solve.space import BATCH_LIMITS, KV_SLACK, Budget, Rows, budget, build, chunks_for, occupancy, replicas_that_fit
+from servegen.solve.space import (
+    BATCH_LIMITS,
+    KV_SLACK,
+    Budget,
+    Rows,
+    budget,
+    build,
+    chunks_for,
+    occupancy,
+    replicas_that_fit,
+)
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -157,15 +167,30 @@ def _best_of_each(
     any_left, best = first_best(grouped(mask), keys)
     out = []
     for config in np.nonzero(any_left)[0]:
-        row, column = int(config) * chunks + int(best[config]) // len(BATCH_LIMITS), int(best[config]) % len(BATCH_LIMITS)
+        row, column = (
+            int(config) * chunks + int(best[config]) // len(BATCH_LIMITS),
+            int(best[config]) % len(BATCH_LIMITS),
+        )
         n = int(replicas[row, column])
-        sized = float(problem.utilization * carried[row, column]) if problem.saturate or problem.objective == "throughput" else problem.load / n
+        sized = (
+            float(problem.utilization * carried[row, column])
+            if problem.saturate or problem.objective == "throughput"
+            else problem.load / n
+        )
         role = RoleChoice("serve", block, row, column, n, float(carried[row, column]), sized, float(level[row, column]))
         out.append(
             Candidate(
-                "aggregated", block.engine, kind, (role,), tuple(float(k[row, column]) for k in objective), int(devices[row, column]),
-                float(cost[row, column]), float(watts[row, column]), float(output[row, column]), float(headroom[row, column]),
-            )  # fmt: skip
+                "aggregated",
+                block.engine,
+                kind,
+                (role,),
+                tuple(float(k[row, column]) for k in objective),
+                int(devices[row, column]),
+                float(cost[row, column]),
+                float(watts[row, column]),
+                float(output[row, column]),
+                float(headroom[row, column]),
+            )
         )
     return tuple(out)
 
@@ -180,7 +205,11 @@ def _latency_keys(problem: Problem, block: Block, mask: Mask, replicas: Array) -
     target = problem.load / pairs[1] if not problem.saturate else np.full(len(index), np.nan)
     step = DISCIPLINES[block.discipline]
     high = block.level_limit[index]
-    level = high * problem.utilization if problem.saturate else size.level_at(step, srv, problem.demand, problem.load_kind, target, high, problem.think_s)
+    level = (
+        high * problem.utilization
+        if problem.saturate
+        else size.level_at(step, srv, problem.demand, problem.load_kind, target, high, problem.think_s)
+    )
     p = step(srv, problem.demand, level)
     itl, ttft = np.full(mask.shape, np.inf), np.full(mask.shape, np.inf)
     inverse = inverse.reshape(-1)

@@ -15,20 +15,27 @@ from servegen.roofline.step import take
 from servegen.service import size
 from servegen.service.disciplines import Point
 from servegen.service.size import Bound
-from servegen.solve.bands import band
+from servegen.solve.bands import band, dense
 from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.deploy import finished_deploy
 from servegen.solve.explain import Comparison, binding, why
-from servegen.solve.predict import point, quantiles, role_point
+from servegen.solve.predict import quantiles, role_points
 from servegen.solve.problem import Problem
+from servegen.solve.split import combine
 
 
 def assemble(
-    problem: Problem, chosen: Candidate, comparison: Comparison, changes: tuple[Flip, ...], searched: int, rejected: Mapping[str, int]
+    problem: Problem,
+    chosen: Candidate,
+    comparison: Comparison,
+    changes: tuple[Flip, ...],
+    searched: int,
+    rejected: Mapping[str, int],
 ) -> Plan:
     """The plan of a choice."""
-    roles = tuple(_role(problem, r) for r in chosen.roles)
-    p = point(problem, chosen)
+    points = role_points(problem, chosen.roles)
+    roles = tuple(_role(problem, r, q) for r, q in zip(chosen.roles, points, strict=True))
+    p = points[0] if len(points) == 1 else combine(points[0], points[1])
     d = problem.demand
     attained = float(size.attainment(p, d, _per_request(problem), {})[0])
     rate = chosen.output_tokens_per_s / d.osl_mean
@@ -42,9 +49,9 @@ def assemble(
         slo_attainment=attained,
         sustained_rate=min(role_rates),
         load_rate=rate,
-        band=band(chosen.engine.facts, chosen.kind.facts, roles[0].weights),
+        band=band(problem.model, chosen.engine.facts, chosen.kind.facts, roles[0].weights),
         floor=_floor(problem, chosen, roles),
-        extrapolated=_extrapolated(chosen),
+        extrapolated=_extrapolated(problem, chosen),
     )
     choice = Choice(
         engine=chosen.engine.facts.id,
@@ -84,6 +91,7 @@ def assemble(
 def _per_request(problem: Problem) -> tuple[Bound, ...]:
     """The bounds that one request meets or misses: the lowest stated percentile's of ttft and e2e, and of tpot, or else of
     itl held against the request's mean gap."""
+
     def lowest(metric: str) -> list[Bound]:
         stated = [b for b in problem.slo.bounds if b.metric == metric and b.probability == b.probability]
         return sorted(stated, key=lambda b: b.probability)[:1]
@@ -96,14 +104,13 @@ def _rate_at(problem: Problem, role: RoleChoice) -> float:
     """Requests/s of one replica at utilisation 1."""
     if problem.load_kind == "rate" or role.role != "serve":
         return role.sustained
-    return float(role_point(problem, dataclasses.replace(role, load=role.sustained)).rate[0])
+    return float(role_points(problem, [dataclasses.replace(role, load=role.sustained)])[0].rate[0])
 
 
-def _role(problem: Problem, r: RoleChoice) -> Role:
+def _role(problem: Problem, r: RoleChoice, p: Point) -> Role:
     block, row = r.block, r.row
     option = block.rows.option[int(block.rows.config[row])]
     config = block.rows.lowered.configs[int(block.rows.config[row])]
-    p: Point = role_point(problem, r)
     one = np.array([row])
     terms, srv = take(block.rows.terms, one), take(block.server, one)
     # A prefill server's step is a full chunk; any other's is the decode of its running requests.
@@ -112,7 +119,9 @@ def _role(problem: Problem, r: RoleChoice) -> Role:
     parts = {k: float(v[0]) for k, v in terms.decode_breakdown_s(sequences, srv.kv_s).items()}
     step = float(terms.chunk_s(np.array([float(r.chunk)]))[0] if prefilling else p.gap_s[0])
     if prefilling:
-        mean_prompt = terms.prefill_breakdown_s(problem.demand.uncached_mean, problem.demand.total_mean, np.array([float(r.chunk)]))
+        mean_prompt = terms.prefill_breakdown_s(
+            problem.demand.uncached_mean, problem.demand.total_mean, np.array([float(r.chunk)])
+        )
         parts = {k: float(v[0]) for k, v in mean_prompt.items()}
     return Role(
         role=r.role,
@@ -176,14 +185,16 @@ def _floor(problem: Problem, chosen: Candidate, roles: Sequence[Role]) -> Mappin
         ideal = lower(problem.model, choice.block.engine.facts, [config], "ideal").terms
         d = problem.demand
         if role.role != "decode":
-            prefill = ideal.prefill_s(np.array([d.uncached_mean]), np.array([d.total_mean]), np.array([float(role.chunked_prefill_size)]))
+            prefill = ideal.prefill_s(
+                np.array([d.uncached_mean]), np.array([d.total_mean]), np.array([float(role.chunked_prefill_size)])
+            )
             out["prefill_time_s"] = float(prefill[0, 0])
         if role.role != "prefill":
             out["step_time_s"] = float(ideal.decode_s(np.array([role.running_requests]), ideal.kv_s(d.held_mean))[0])
     return out
 
 
-def _extrapolated(chosen: Candidate) -> tuple[str, ...]:
+def _extrapolated(problem: Problem, chosen: Candidate) -> tuple[str, ...]:
     """Constants without a fit of their own, each with the rule that gave it."""
     out = []
     accelerator, engine = chosen.kind.facts, chosen.engine.facts
@@ -193,6 +204,10 @@ def _extrapolated(chosen: Candidate) -> tuple[str, ...]:
         out.append(f"{accelerator.id} {weights} efficiency ({gemm.origin}: {gemm.source})")
     if engine.step_s.origin != "fitted":
         out.append(f"{engine.id} step constants ({engine.step_s.origin}: {engine.step_s.source})")
+    if not dense(problem.model):
+        out.append(
+            f"{problem.model.id}: experts, windows, compressed or recurrent layers are priced with the constants of dense models"
+        )
     return tuple(out)
 
 
@@ -253,11 +268,22 @@ def _facts(problem: Problem, chosen: Candidate, roles: Sequence[Role]) -> Mappin
             "hbm_bytes_per_s": accelerator.hbm_bytes_per_s,
             "usable_bytes": accelerator.usable_bytes,
             "peak_flops": dict(accelerator.peak_flops),
-            "gemm": {"ew": gemm.ew, "ec": gemm.ec, "fitError": gemm.fit_error, "rows": gemm.rows, "origin": gemm.origin, "source": gemm.source},
+            "gemm": {
+                "ew": gemm.ew,
+                "ec": gemm.ec,
+                "fitError": gemm.fit_error,
+                "rows": gemm.rows,
+                "origin": gemm.origin,
+                "source": gemm.source,
+            },
             "allreduce_alpha_s": {str(t): accelerator.allreduce_alpha_s[t] for t in tps},
             "allreduce_bytes_per_s": {str(t): accelerator.allreduce_bytes_per_s[t] for t in tps},
             "pricePerHour": chosen.kind.plan.price_per_hour,
             "priceSource": chosen.kind.plan.price_source,
         },
-        "model": {"id": problem.model.id, "params": problem.model.params_total, "bytes": problem.model.weight_bytes(roles[0].weights)},
+        "model": {
+            "id": problem.model.id,
+            "params": problem.model.params_total,
+            "bytes": problem.model.weight_bytes(roles[0].weights),
+        },
     }

@@ -83,7 +83,10 @@ class Candidate:
     def name(self) -> str:
         """Says everything that the search decides; sorts like its numbers."""
         weights, kv = self.config
-        parts = [f"{r.role}-tp{r.tp:02d}-b{r.batch_limit:04d}-c{r.chunk:05d}" + ("-mixed" if r.block.discipline == "mixed" else "") for r in self.roles]
+        parts = []
+        for r in self.roles:
+            mixed = "-mixed" if r.block.discipline == "mixed" else ""
+            parts.append(f"{r.role}-tp{r.tp:02d}-b{r.batch_limit:04d}-c{r.chunk:05d}{mixed}")
         return f"{self.engine.facts.id}/{self.kind.facts.id}/{weights}-kv-{kv}/" + "+".join(parts)
 
     def key(self, problem: Problem) -> tuple[object, ...]:
@@ -92,8 +95,14 @@ class Candidate:
         weights, kv = self.config
         narrowed = (problem.allowed_weights.index(weights), problem.allowed_kv.index(kv))
         return (
-            *self.objective, self.devices, max(r.tp for r in self.roles), *narrowed, -float(f"{self.headroom:.3g}"), len(self.roles), self.name,
-        )  # fmt: skip
+            *self.objective,
+            self.devices,
+            max(r.tp for r in self.roles),
+            *narrowed,
+            -float(f"{self.headroom:.3g}"),
+            len(self.roles),
+            self.name,
+        )
 
 
 def three_digits(values: Array) -> Array:

@@ -55,7 +55,9 @@ def base_deploy(loaded: LoadedSpec) -> DeployPlan:
         namespace=d.namespace,
         kubernetes_version=d.kubernetes_version,
         image_pull_secrets=tuple(d.image_pull_secrets or ()),
-        cache=CachePlan(cache.claim or "", cache.host_path or "", cache.size or 0.0, cache.storage_class or "") if cache else CachePlan(),
+        cache=CachePlan(cache.claim or "", cache.host_path or "", cache.size or 0.0, cache.storage_class or "")
+        if cache
+        else CachePlan(),
         hf_token_secret=(d.hf_token_secret.name, d.hf_token_secret.key) if d.hf_token_secret else None,
         autoscaling=d.autoscaling,
         autoscaling_min={},

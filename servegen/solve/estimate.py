@@ -34,8 +34,9 @@ Mode = Literal["static", "aggregated", "disaggregated"]
 
 @dataclass(frozen=True)
 class EstimateRequest:
-    """A configuration as the command line states it. ``chunk`` 0 is the engine's token budget, ``weights`` "" the checkpoint's own.
+    """A configuration as the command line states it.
 
+    ``chunk`` 0 is the engine's token budget, ``weights`` "" the checkpoint's own precision.
     ``*_tp`` and ``*_workers`` speak for mode ``disaggregated``; 0 means ``tp`` and 1.
     """
 
@@ -152,7 +153,7 @@ def estimate(request: EstimateRequest) -> Estimate:
         PrefillFigures(float(srv.prefill_mean_s[0]), _largest(prompt_parts), prompt_parts),
         DecodeFigures(float(decoding.terms.decode_s(batch, kv_s)[0]), _largest(step_parts), step_parts),
         result,
-        _band(request, engine, accelerator, result, request.weights or model.native_precision),
+        _band(request, model, engine, accelerator, result),
     )
 
 
@@ -161,7 +162,7 @@ def _largest(parts: Mapping[str, float]) -> str:
 
 
 def _resolve(request: EstimateRequest) -> tuple[ModelFacts, AcceleratorFacts, EngineFacts]:
-    named_file = request.model.endswith(".json") or os.path.sep in request.model and Path(request.model).is_file()
+    named_file = request.model.endswith(".json") or (os.path.sep in request.model and Path(request.model).is_file())
     model = model_from_file(Path(request.model)) if named_file else resolve_model(request.model)
     return model, resolve_accelerator(request.accelerator), resolve_engine(request.engine)
 
@@ -180,10 +181,10 @@ def _check(request: EstimateRequest, model: ModelFacts, accelerator: Accelerator
     if weights not in accelerator.gemm:
         hint = f"one of {', '.join(sorted(accelerator.gemm))}"
         raise CatalogError(Diagnostic("unsupported", f"{accelerator.id} cannot serve {weights} weights", hint=hint))
-    if request.kv not in engine.kv_cache or request.kv == "fp8" and "fp8" not in accelerator.peak_flops:
+    if request.kv not in engine.kv_cache or (request.kv == "fp8" and "fp8" not in accelerator.peak_flops):
         raise CatalogError(Diagnostic("unsupported", f"{engine.id} on {accelerator.id} has no {request.kv} KV cache"))
     for tp in {request.tp, request.prefill_tp or request.tp, request.decode_tp or request.tp}:
-        if tp > max(accelerator.scaleup_domain, 1) or tp > 1 and tp not in accelerator.allreduce_alpha_s:
+        if tp > max(accelerator.scaleup_domain, 1) or (tp > 1 and tp not in accelerator.allreduce_alpha_s):
             raise CatalogError(Diagnostic("unsupported", f"no all-reduce figures of {accelerator.id} for TP {tp}"))
         reason = cut(model, WeightOption(weights, "", "", weights), tp)
         if reason:
@@ -193,7 +194,10 @@ def _check(request: EstimateRequest, model: ModelFacts, accelerator: Accelerator
 def _demand(request: EstimateRequest) -> Demand:
     """Fixed lengths; ``cached`` is a shared head."""
     workload = Workload(
-        isl=Lengths.fixed(request.isl), osl=Lengths.fixed(request.osl), concurrency=request.batch, prefix_shared=request.cached
+        isl=Lengths.fixed(request.isl),
+        osl=Lengths.fixed(request.osl),
+        concurrency=request.batch,
+        prefix_shared=request.cached,
     )
     return demand(workload)
 
@@ -206,32 +210,45 @@ def _server(request: EstimateRequest, lowered: Lowered, engine: EngineFacts, d: 
     return server(lowered.terms, np.array([chunk]), 0.0 if request.physics == "ideal" else engine.request_s.value, d)
 
 
-def _memory(request: EstimateRequest, model: ModelFacts, engine: EngineFacts, lowered: Lowered, d: Demand, chunk: float) -> MemoryFigures:
+def _memory(
+    request: EstimateRequest, model: ModelFacts, engine: EngineFacts, lowered: Lowered, d: Demand, chunk: float
+) -> MemoryFigures:
     """Pool by the engine's rule; ``ideal`` leaves nothing in reserve."""
     m, rule, tp = lowered.memory, engine.memory, float(lowered.configs[0].tp)
     usable, weight = m.usable_bytes, m.weight_bytes
     if request.physics == "ideal":
         pool = usable - weight
     else:
-        reserve = rule.context_bytes + rule.usable_share * usable + rule.per_chunk_token_bytes * chunk + rule.per_device_bytes * tp
-        reserve = np.maximum(reserve + rule.per_graph_sequence_bytes * request.batch, np.where(usable > rule.floor_above_bytes, rule.floor_bytes, 0.0))
+        reserve = (
+            rule.context_bytes + rule.usable_share * usable + rule.per_chunk_token_bytes * chunk + rule.per_device_bytes * tp
+        )
+        reserve = np.maximum(
+            reserve + rule.per_graph_sequence_bytes * request.batch,
+            np.where(usable > rule.floor_above_bytes, rule.floor_bytes, 0.0),
+        )
         pool = mem.pool_bytes(usable, mem.static_fraction(usable, np.maximum(reserve, mem.runtime_bytes(weight))), weight)
     # A static engine, and the ideal one, holds whole sequences; a paged one admits with part of the output reserved.
     share = 1.0 if request.physics == "ideal" or request.mode == "static" else rule.kv_reserve_osl
     each = float(m.sequence_bytes(request.isl + share * request.osl)[0])
     most = max(math.floor(float(pool[0]) / each), 0) if each else request.batch
     needed = request.batch if request.mode == "static" else 1
-    return MemoryFigures(float(weight[0]), _model_kv_bytes(m.token_bytes, tp, model), max(float(pool[0]), 0.0) * tp, most, most >= needed)
+    return MemoryFigures(
+        float(weight[0]), _model_kv_bytes(m.token_bytes, tp, model), max(float(pool[0]), 0.0) * tp, most, most >= needed
+    )
 
 
 def _model_kv_bytes(token_bytes: np.ndarray, tp: float, model: ModelFacts) -> float:
     """Bytes of one cached token, counted once however often ranks repeat it."""
     heads = [g.attention for g in model.layers if g.attention.kind != "none"]
-    sharded = min(tp, min((a.num_kv_heads for a in heads if a.num_kv_heads), default=1)) if all(a.kind != "mla" for a in heads) else 1.0
+    sharded = (
+        min(tp, min((a.num_kv_heads for a in heads if a.num_kv_heads), default=1)) if all(a.kind != "mla" for a in heads) else 1.0
+    )
     return float(token_bytes[0]) * sharded
 
 
-def _loop(request: EstimateRequest, engine: EngineFacts, srv: Server, d: Demand, figures: MemoryFigures) -> tuple[float, float, float]:
+def _loop(
+    request: EstimateRequest, engine: EngineFacts, srv: Server, d: Demand, figures: MemoryFigures
+) -> tuple[float, float, float]:
     """TTFT, TPOT, output tokens/s of a closed loop of B users; those beyond the KV pool wait for a slot."""
     discipline = DISCIPLINES[engine.schedulers[0]]
     running = float(min(request.batch, max(figures.max_running_requests, 1)))
@@ -268,18 +285,30 @@ def _split(request: EstimateRequest, pre: Server, dec: Server, d: Demand) -> tup
 
 
 def _pair(pre: Server, dec: Server, d: Demand, rate: float, x: int, y: int) -> Point:
-    start = DISCIPLINES["prefill"](pre, d, size.level_at(DISCIPLINES["prefill"], pre, d, "rate", np.array([rate / x]), np.array([1.0 - 1e-6])))
-    gaps = DISCIPLINES["decode"](dec, d, size.level_at(DISCIPLINES["decode"], dec, d, "rate", np.array([rate / y]), np.array([1e5])))
+    start = DISCIPLINES["prefill"](
+        pre, d, size.level_at(DISCIPLINES["prefill"], pre, d, "rate", np.array([rate / x]), np.array([1.0 - 1e-6]))
+    )
+    gaps = DISCIPLINES["decode"](
+        dec, d, size.level_at(DISCIPLINES["decode"], dec, d, "rate", np.array([rate / y]), np.array([1e5]))
+    )
     return combine(start, gaps)
 
 
-def _band(request: EstimateRequest, engine: EngineFacts, accelerator: AcceleratorFacts, s: ServingFigures, weights: str) -> BandFigures:
+def _band(
+    request: EstimateRequest, model: ModelFacts, engine: EngineFacts, accelerator: AcceleratorFacts, s: ServingFigures
+) -> BandFigures:
     """Low and high end of every serving figure; the ideal roofline is a floor, not a prediction, and has none."""
     if request.physics == "ideal":
         return BandFigures({}, {})
-    metric = {"ttft_s": "ttft", "tpot_s": "itl", "output_tokens_per_s": "throughput", "output_tokens_per_s_per_device": "throughput"}
-    bands = band(engine, accelerator, weights)
+    metric = {
+        "ttft_s": "ttft",
+        "tpot_s": "itl",
+        "output_tokens_per_s": "throughput",
+        "output_tokens_per_s_per_device": "throughput",
+    }
+    bands = band(model, engine, accelerator, request.weights or model.native_precision)
     values = {f.name: getattr(s, f.name) for f in dataclasses.fields(s)}
     return BandFigures(
-        {k: v * bands[metric[k]].low for k, v in values.items()}, {k: v * bands[metric[k]].high for k, v in values.items()}
+        {k: v * bands[metric[k]].low for k, v in values.items()},
+        {k: v * bands[metric[k]].high for k, v in values.items()},
     )

@@ -15,7 +15,7 @@ from servegen.service import size
 from servegen.service.disciplines import DISCIPLINES
 from servegen.solve.bands import far_end, pessimism
 from servegen.solve.candidate import Candidate, RoleChoice
-from servegen.solve.predict import p95, point, stacked
+from servegen.solve.predict import candidate_points, p95
 from servegen.solve.problem import Problem
 from servegen.solve.space import BATCH_LIMITS, KV_SLACK, occupancy, replicas_that_fit
 from servegen.solve.split import GAPS, START
@@ -42,7 +42,7 @@ def compare(problem: Problem, chosen: Candidate, others: Sequence[Candidate], ga
     """Runners-up in the total order, and the Pareto frontier of cost, latency and output over the best candidates."""
     rest = sorted((c for c in others if c is not chosen), key=lambda c: c.key(problem))[: COMPARED - 1]
     ranked = [chosen, *rest]
-    ttft, itl = p95(stacked([point(problem, c) for c in ranked]))
+    ttft, itl = p95(candidate_points(problem, ranked))
     alternatives = tuple(
         Alternative(
             name=c.name,
@@ -87,7 +87,11 @@ def why_lost(problem: Problem, chosen: Candidate, other: Candidate, gain: float)
         if problem.objective == "latency":
             return f"p95 latency of {duration(b)} instead of {duration(a)}"
         if problem.objective == "energy":
-            return f"draws {other.watts:,.0f} W instead of {chosen.watts:,.0f} W" if not problem.saturate else "more energy per token"
+            return (
+                f"draws {other.watts:,.0f} W instead of {chosen.watts:,.0f} W"
+                if not problem.saturate
+                else "more energy per token"
+            )
         if problem.saturate:
             return f"costs {(b / a - 1.0) * 100.0:.0f} % more per token"
         return f"costs {money(other.cost_per_h)}/h instead of {money(chosen.cost_per_h)}/h"
@@ -144,14 +148,23 @@ def _full(problem: Problem, role: RoleChoice) -> bool:
 
 
 def why(
-    problem: Problem, chosen: Candidate, roles: Sequence[Role], prediction: Prediction, bound_by: Sequence[str], comparison: Comparison
+    problem: Problem,
+    chosen: Candidate,
+    roles: Sequence[Role],
+    prediction: Prediction,
+    bound_by: Sequence[str],
+    comparison: Comparison,
 ) -> tuple[str, ...]:
     """Sentences that a reviewer can check."""
     out = [f"{summary(chosen)}."]
     for choice, role in zip(chosen.roles, roles, strict=True):
         what = "replica" if role.role == "serve" else f"{role.role} server"
         kind = problem.load_kind if role.role == "serve" else "rate"
-        limits = [b.split(": ")[-1] for b in bound_by if b.startswith(role.role) or ":" not in b and b not in ("pool", "maxAccelerators")]
+        limits = [
+            b.split(": ")[-1]
+            for b in bound_by
+            if b.startswith(role.role) or (":" not in b and b not in ("pool", "maxAccelerators"))
+        ]
         by = f" (bound by {' and '.join(limits)})" if limits else ""
         out.append(
             f"One {what} sustains {load(kind, choice.sustained)}{by}; "
@@ -161,15 +174,21 @@ def why(
             share = role.breakdown_s[role.bound] / role.step_time_s
             ideal = prediction.floor.get("step_time_s", 0.0)
             out.append(
-                f"A decode step of {role.running_requests:.1f} sequences takes {duration(role.step_time_s)}, {share * 100:.0f} % of it {role.bound}; "
-                f"the ideal roofline of the same step is {duration(ideal)}."
+                f"A decode step of {role.running_requests:.1f} sequences takes {duration(role.step_time_s)}, "
+                f"{share * 100:.0f} % of it {role.bound}; the ideal roofline of the same step is {duration(ideal)}."
             )
         if role.role != "decode":
             out.append(f"The mean prompt prefills in {duration(role.prefill_time_s)} when nothing waits.")
+    trough = problem.workload.trough_per_s
+    if trough and problem.load:
+        needs = " + ".join(f"{math.ceil(trough / (problem.utilization * r.sustained) - 1e-9)} {r.role}" for r in chosen.roles)
+        out.append(f"At the trough of {load('rate', trough)} {needs} would do.")
     if not math.isnan(comparison.gain):
         verdict = "splitting is worth it" if chosen.topology == "disaggregated" else "so prefill and decode stay together"
         asked = f"; disaggregationGain asks for {problem.gain:.2f}" if problem.topology == "auto" else ""
-        out.append(f"The best split is better by a factor of {comparison.gain:.2f} than the best aggregated plan{asked}: {verdict}.")
+        out.append(
+            f"The best split is better by a factor of {comparison.gain:.2f} than the best aggregated plan{asked}: {verdict}."
+        )
     return tuple(out)
 
 
@@ -186,22 +205,34 @@ def flips(
         out.append(pessimistic)
     if comparison.gain > 1.0 and problem.topology == "auto":
         word = "aggregated" if chosen.topology == "disaggregated" else "disaggregated"
-        out.append(Flip("constraints.disaggregationGain", f"The choice turns {word} when disaggregationGain crosses {comparison.gain:.2f}."))
+        out.append(
+            Flip(
+                "constraints.disaggregationGain",
+                f"The choice turns {word} when disaggregationGain crosses {comparison.gain:.2f}.",
+            )
+        )
     elsewhere = min((c for c in others if c.kind is not chosen.kind), key=lambda c: c.key(problem), default=None)
     if elsewhere is not None and problem.objective == "cost":
         drop = (1.0 - chosen.objective[0] / elsewhere.objective[0]) * 100.0
         if drop > 0:
-            out.append(Flip("hardware.pool.price", f"{summary(elsewhere)} wins if {elsewhere.kind.facts.id} gets {drop:.0f} % cheaper."))
+            out.append(
+                Flip(
+                    "hardware.pool.price",
+                    f"{summary(elsewhere)} wins if {elsewhere.kind.facts.id} gets {drop:.0f} % cheaper.",
+                )
+            )
     return tuple(out)
 
 
 def under_the_band(problem: Problem, chosen: Candidate, best: Candidate | None) -> Flip:
     """What is chosen (``best``) when every prediction is as wrong as its band allows."""
-    factors = far_end(chosen.engine.facts, chosen.kind.facts, problem.allowed_weights)
+    factors = far_end(problem.model, chosen.engine.facts, chosen.kind.facts, problem.allowed_weights)
     case = f"At the pessimistic end of the band (ITL x {factors['itl']:.2f}, TTFT x {factors['ttft']:.2f})"
     if best is None:
         return Flip("constraints.confidence", f"{case} nothing in the pool meets the bounds.")
     if best.name == chosen.name and best.devices == chosen.devices:
         return Flip("constraints.confidence", f"{case} the choice stays the same.")
-    change = f"{best.devices} instead of {chosen.devices} accelerators" if best.devices != chosen.devices else "as many accelerators"
+    change = (
+        f"{best.devices} instead of {chosen.devices} accelerators" if best.devices != chosen.devices else "as many accelerators"
+    )
     return Flip("constraints.confidence", f"{case} the best plan is {summary(best)}: {change}.")

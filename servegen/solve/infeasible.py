@@ -51,10 +51,18 @@ def _diagnosis(problem: Problem, seen: Searched, stage: int, fixes: tuple[Fix, .
     if stage == 2:
         return _latency(problem, blocks)
     most = max(o.most for o in seen.outcomes)
-    limit = "maxAccelerators" if problem.max_accelerators and any(problem.max_accelerators < k.devices for k in problem.pool) else "pool"
+    limit = (
+        "maxAccelerators"
+        if problem.max_accelerators and any(problem.max_accelerators < k.devices for k in problem.pool)
+        else "pool"
+    )
     latency_fix = next((f.key for f in fixes if f.key.startswith("slo.")), "")
     hint = f" (and {latency_fix} could be looser instead)" if latency_fix and fixes and fixes[0].key == latency_fix else ""
-    return limit, f"the accelerators carry {_load(problem, most)} of {_load(problem, problem.load)} within the bounds{hint}", _load(problem, most)
+    return (
+        limit,
+        f"the accelerators carry {_load(problem, most)} of {_load(problem, problem.load)} within the bounds{hint}",
+        _load(problem, most),
+    )
 
 
 def _load(problem: Problem, load: float) -> str:
@@ -194,7 +202,9 @@ def _narrower(problem: Problem) -> Iterator[Fix]:
             for e in problem.engines
             if precision in e.facts.weights
         )
-        if engines and _feasible(dataclasses.replace(problem, engines=engines, allowed_weights=(*problem.allowed_weights, precision))):
+        if engines and _feasible(
+            dataclasses.replace(problem, engines=engines, allowed_weights=(*problem.allowed_weights, precision))
+        ):
             old = ", ".join(problem.allowed_weights)
             text = f"allow {precision} weights: add {precision} to constraints.weights, and its checkpoint to model.checkpoints"
             yield Fix("constraints.weights", old, f"{old}, {precision}", 1.0, text)

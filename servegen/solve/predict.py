@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from servegen.plan import Quantiles
-from servegen.roofline.step import take
+from servegen.roofline.step import join, take
 from servegen.service import latency, size
 from servegen.service.demand import Demand
 from servegen.service.disciplines import DISCIPLINES, Point
@@ -20,28 +19,32 @@ from servegen.solve.split import combine
 
 Array = NDArray[np.float64]
 
-def role_point(problem: Problem, role: RoleChoice) -> Point:
-    """The role's replica at the sized load, one row."""
-    srv: Server = take(role.block.server, np.array([role.row]))
-    discipline = DISCIPLINES[role.block.discipline]
-    cap = np.array([role.level_cap])
-    kind = problem.load_kind if role.role == "serve" else "rate"
-    if role.load >= role.sustained:
-        return discipline(srv, problem.demand, cap)
-    level = size.level_at(discipline, srv, problem.demand, kind, np.array([role.load]), cap, problem.think_s)
-    return discipline(srv, problem.demand, level)
+
+def role_points(problem: Problem, roles: Sequence[RoleChoice]) -> list[Point]:
+    """Each role's replica at the sized load, one row each; roles of one discipline are solved together."""
+    points: dict[int, Point] = {}
+    for name in sorted({r.block.discipline for r in roles}):
+        index = [i for i, r in enumerate(roles) if r.block.discipline == name]
+        some = [roles[i] for i in index]
+        srv: Server = join([take(r.block.server, np.array([r.row])) for r in some])
+        cap = np.array([r.level_cap for r in some])
+        kind = problem.load_kind if some[0].role == "serve" else "rate"
+        target = np.array([r.load for r in some])
+        level = size.level_at(DISCIPLINES[name], srv, problem.demand, kind, target, cap, problem.think_s)
+        level = np.where(target >= np.array([r.sustained for r in some]), cap, level)
+        both = DISCIPLINES[name](srv, problem.demand, level)
+        points |= {i: take(both, np.array([row])) for row, i in enumerate(index)}
+    return [points[i] for i in range(len(roles))]
 
 
-def point(problem: Problem, candidate: Candidate) -> Point:
-    """The whole deployment as a client sees it, one row."""
-    points = [role_point(problem, r) for r in candidate.roles]
-    return points[0] if len(points) == 1 else combine(points[0], points[1])
-
-
-def stacked(points: Sequence[Point]) -> Point:
-    """Several one-row points as one of as many rows."""
-    names = [f.name for f in dataclasses.fields(Point)]
-    return Point(**{n: np.concatenate([getattr(p, n) for p in points]) for n in names})
+def candidate_points(problem: Problem, candidates: Sequence[Candidate]) -> Point:
+    """Each candidate's deployment as a client sees it, one row each."""
+    flat = role_points(problem, [r for c in candidates for r in c.roles])
+    out = []
+    for c in candidates:
+        mine, flat = flat[: len(c.roles)], flat[len(c.roles) :]
+        out.append(mine[0] if len(mine) == 1 else combine(mine[0], mine[1]))
+    return join(out)
 
 
 def p95(points: Point) -> tuple[Array, Array]:
@@ -55,7 +58,6 @@ def p95(points: Point) -> tuple[Array, Array]:
 def quantiles(metric: str, p: Point, d: Demand) -> Quantiles:
     """Mean and percentiles of a metric of a one-row point."""
 
-    def at(probability: float) -> float:
-        return float(latency.quantile(lambda t: size.exceeds(metric, p, d, t), probability, 1)[0])
-
-    return Quantiles(float(size.mean(metric, p, d)[0]), at(0.5), at(0.95), at(0.99))
+    thrice = join([p, p, p])
+    found = latency.quantile(lambda t: size.exceeds(metric, thrice, d, t), np.array([0.5, 0.95, 0.99]), 3)
+    return Quantiles(float(size.mean(metric, p, d)[0]), *(float(v) for v in found))

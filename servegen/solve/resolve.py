@@ -38,7 +38,8 @@ def resolve(loaded: LoadedSpec) -> Problem:
     kinds = tuple(_kind(loaded, i) for i in range(len(body.hardware.pool)))
     allowed = tuple(body.constraints.weights or _default_weights(model))
     engines = tuple(
-        _engine(loaded, model, name, allowed, tuple(body.constraints.kv_cache), i) for i, name in enumerate(body.constraints.engines)
+        _engine(loaded, model, name, allowed, tuple(body.constraints.kv_cache), i)
+        for i, name in enumerate(body.constraints.engines)
     )
     kind, load, think = _load(workload)
     bounds = _bounds(loaded)
@@ -125,15 +126,21 @@ def _workload(loaded: LoadedSpec) -> Workload:
         if t.prefix is None:
             return workload
         base: dict[str, Any] = {
-            "isl": workload.isl, "osl": workload.osl, "rate_per_s": workload.rate_per_s, "trough_per_s": workload.trough_per_s, "burstiness": workload.burstiness,
-        }  # fmt: skip
+            "isl": workload.isl,
+            "osl": workload.osl,
+            "rate_per_s": workload.rate_per_s,
+            "trough_per_s": workload.trough_per_s,
+            "burstiness": workload.burstiness,
+        }
     else:
         lengths = {}
         for key in ("isl", "osl"):
             try:
                 lengths[key] = _lengths(getattr(t, key))
             except ValueError as error:
-                raise _fail(loaded, f"spec.traffic.{key}", "bad-lengths", str(error), "state other figures, or a histogram") from error
+                raise _fail(
+                    loaded, f"spec.traffic.{key}", "bad-lengths", str(error), "state other figures, or a histogram"
+                ) from error
         base = {**lengths, "burstiness": t.burstiness}
         if t.rate is not None:
             base |= {"rate_per_s": t.rate}
@@ -185,14 +192,26 @@ def _context_length(loaded: LoadedSpec, model: ModelFacts, workload: Workload) -
         rounded = math.ceil(longest / CONTEXT_STEP) * CONTEXT_STEP
         if longest > model.max_context:
             message = f"the longest request of the traffic has {longest} tokens, and {model.id} holds {model.max_context}"
-            raise _fail(loaded, "spec.traffic", "context-too-long", message, "shorten isl and osl, or serve a model with a longer context")
+            raise _fail(
+                loaded,
+                "spec.traffic",
+                "context-too-long",
+                message,
+                "shorten isl and osl, or serve a model with a longer context",
+            )
         return min(rounded, model.max_context)
     if stated > model.max_context:
         message = f"contextLength {stated} is above the {model.max_context} tokens of {model.id}"
         raise _fail(loaded, "spec.model.contextLength", "context-too-long", message, f"at most {model.max_context}")
     if stated < workload.isl.mean + workload.osl.mean:
         message = f"contextLength {stated} cannot hold the mean request of {workload.isl.mean + workload.osl.mean:.0f} tokens"
-        raise _fail(loaded, "spec.model.contextLength", "context-too-short", message, f"the longest request has {longest} tokens")
+        raise _fail(
+            loaded,
+            "spec.model.contextLength",
+            "context-too-short",
+            message,
+            f"the longest request has {longest} tokens",
+        )
     return stated
 
 
@@ -218,7 +237,7 @@ def _kind(loaded: LoadedSpec, index: int) -> Kind:
             nodes=entry.nodes,
             per_node=entry.per_node,
             price_per_hour=price,
-            price_source="spec" if entry.price is not None else f"catalogue: median of {len(facts.price_rows)} dated rows",
+            price_source="spec" if entry.price is not None else f"catalogue: median of {_on_demand(facts)} dated on-demand rows",
             node_cpus=int(entry.cpu if entry.cpu is not None else max(facts.host_cpus * scale, 1)),
             node_memory_bytes=entry.memory if entry.memory is not None else facts.host_memory_bytes * scale,
             resource=entry.resource or facts.resource,
@@ -232,27 +251,48 @@ def _kind(loaded: LoadedSpec, index: int) -> Kind:
     )
 
 
+def _on_demand(facts: AcceleratorFacts) -> int:
+    return sum(row["kind"] == "on_demand" for row in facts.price_rows)
+
+
 def _default_tolerations(facts: AcceleratorFacts) -> list[dict[str, Any]]:
     """GPU nodes are usually tainted with their resource's name."""
     return [{"key": facts.resource, "operator": "Exists", "effect": "NoSchedule"}]
 
 
-def _engine(loaded: LoadedSpec, model: ModelFacts, name: str, allowed: tuple[str, ...], kv: tuple[str, ...], index: int) -> EngineOption:
+def _engine(
+    loaded: LoadedSpec, model: ModelFacts, name: str, allowed: tuple[str, ...], kv: tuple[str, ...], index: int
+) -> EngineOption:
     facts = resolve_engine(name)
     version = versioned(loaded, facts)
     if facts.renders and not facts.images.get(version) and loaded.spec.spec.deploy.image is None:
         message = f"{facts.id} has no public image, so the spec must name one"
-        raise _fail(loaded, f"spec.constraints.engines.{index}", "image-missing", message, "state deploy.image with its tag or digest")
+        raise _fail(
+            loaded,
+            f"spec.constraints.engines.{index}",
+            "image-missing",
+            message,
+            "state deploy.image with its tag or digest",
+        )
     weights, refused = _weights(loaded, model, facts, allowed)
     legal = tuple(k for k in kv if k in facts.kv_cache)
-    return EngineOption(facts, version, weights, refused, legal, {k: f"{facts.id} has no {k} KV cache" for k in kv if k not in legal})
+    return EngineOption(
+        facts, version, weights, refused, legal, {k: f"{facts.id} has no {k} KV cache" for k in kv if k not in legal}
+    )
 
 
 def _weights(
     loaded: LoadedSpec, model: ModelFacts, engine: EngineFacts, allowed: tuple[str, ...]
 ) -> tuple[tuple[WeightOption, ...], dict[str, str]]:
     """What the engine can serve of the allowed precisions, in their order, and why it cannot serve the rest."""
-    files = {str(k): v for k, v in (loaded.spec.spec.model.checkpoints or {model.native_precision: _own_id(loaded, model)}).items()}
+    files = {
+        str(k): v for k, v in (loaded.spec.spec.model.checkpoints or {model.native_precision: _own_id(loaded, model)}).items()
+    }
+    if not loaded.spec.spec.model.checkpoints and "/" not in next(iter(files.values())):
+        key = "spec.model.config" if loaded.spec.spec.model.config is not None else "spec.model.architecture"
+        message = "the model has no Hugging Face id of its own, so there is nothing to load"
+        hint = f"state model.checkpoints, for example {model.native_precision}: organisation/model"
+        raise _fail(loaded, key, "checkpoint-missing", message, hint)
     options, refused = [], {}
     for precision in allowed:
         if precision in files:
@@ -263,7 +303,9 @@ def _weights(
         elif precision in engine.quantize_on_load and "bf16" in files:
             options.append(WeightOption(precision, files["bf16"], precision, "bf16"))
         elif "bf16" in files:
-            refused[precision] = f"{engine.id} does not quantize to {precision} while loading, and no {precision} checkpoint is stated"
+            refused[precision] = (
+                f"{engine.id} does not quantize to {precision} while loading, and no {precision} checkpoint is stated"
+            )
         else:
             refused[precision] = f"no {precision} checkpoint is stated"
     return tuple(options), refused
@@ -294,4 +336,6 @@ def _read(path: Any, where: Where) -> bytes:
     try:
         return bytes(path.read_bytes())
     except OSError as error:
-        raise SpecError(Diagnostic("unreadable", f"cannot read {path}: {error.strerror}", where, "check its permissions")) from error
+        raise SpecError(
+            Diagnostic("unreadable", f"cannot read {path}: {error.strerror}", where, "check its permissions")
+        ) from error

@@ -18,7 +18,10 @@ from servegen.solve.split import disaggregated
 
 @dataclass(frozen=True)
 class Searched:
-    """All that the search saw. ``gain`` is how much better the best split is than the best aggregated plan, nan if one is missing."""
+    """All that the search saw.
+
+    ``gain`` is how much better the best split is than the best aggregated plan, nan if one is missing.
+    """
 
     best: Candidate | None
     candidates: tuple[Candidate, ...]

@@ -77,7 +77,7 @@ def refusal(problem: Problem, engine: EngineOption, kind: Kind, option: WeightOp
         return "scale-up domain: TP reaches beyond it"
     if facts.legal_tp and tp not in facts.legal_tp:
         return "slice: no such slice"
-    if tp > kind.plan.per_node and not (facts.legal_tp or engine.facts.multi_node and not engine.facts.renders):
+    if tp > kind.plan.per_node and not (facts.legal_tp or (engine.facts.multi_node and not engine.facts.renders)):
         return "node: TP across nodes is not built yet"
     if tp > kind.plan.per_node and tp % kind.plan.per_node:
         return "node: TP does not fill whole nodes"
@@ -104,7 +104,10 @@ def cut(model: ModelFacts, option: WeightOption, tp: int) -> str:
 
 
 def build(problem: Problem, engine: EngineOption, kind: Kind, chunks: Sequence[int], rejected: Counter[str]) -> Rows | None:
-    """All rows of an engine on a kind, static refusals counted (each stands for its chunks x batch limits); None if none is left."""
+    """All rows of an engine on a kind, None if none is left.
+
+    Refusals are counted; each stands for its chunks x batch limits.
+    """
     configs: list[Config] = []
     options: list[WeightOption] = []
     weight = len(chunks) * len(BATCH_LIMITS)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from servegen.roofline import memory as mem
 from servegen.roofline.collectives import handoff_s
 from servegen.roofline.step import take
 from servegen.service import latency, size
@@ -92,7 +91,9 @@ def _prefills(problem: Problem, engine: EngineOption, kind: Kind, fabric: float,
     request_s = 2.0 * engine.facts.request_s.value  # both servers take the request in
     srv = server(rows.terms, rows.chunk, request_s, d, _handoff(problem, rows, fabric))
     high = np.full(len(rows), 1.0 - 1e-6)
-    limit, at_idle = size.largest_level(DISCIPLINES["prefill"], srv, d, problem.slo.touches(START), high, pessimism(problem, engine.facts, kind.facts))
+    limit, at_idle = size.largest_level(
+        DISCIPLINES["prefill"], srv, d, problem.slo.touches(START), high, pessimism(problem, engine.facts, kind.facts)
+    )
     for bound, broken in at_idle.items():
         rejected[f"split: {bound}: missed even by a single request"] += int(np.sum(broken & fits))
     alive = np.nonzero(fits & (limit > 0))[0]
@@ -126,7 +127,9 @@ def _decodes(problem: Problem, engine: EngineOption, kind: Kind, rejected: Count
     srv = server(rows.terms, rows.chunk, 0.0, d)
     levels = level_limits(problem)
     high = np.where(fits.any(axis=1), np.max(np.where(fits, levels, 0.0), axis=1), levels[0])
-    limit, at_idle = size.largest_level(DISCIPLINES["decode"], srv, d, problem.slo.touches(GAPS), high, pessimism(problem, engine.facts, kind.facts))
+    limit, at_idle = size.largest_level(
+        DISCIPLINES["decode"], srv, d, problem.slo.touches(GAPS), high, pessimism(problem, engine.facts, kind.facts)
+    )
     alive = fits & (limit > 0)[:, None]
     for bound, broken in at_idle.items():
         rejected[f"split: {bound}: missed even by a single request"] += int(fits[broken.astype(bool)].sum())
@@ -160,7 +163,14 @@ def _pairs(
 
 
 def _best_pair(
-    problem: Problem, engine: EngineOption, kind: Kind, prefill: Prefills, decode: Decodes, p: Index, q: Index, rejected: Counter[str]
+    problem: Problem,
+    engine: EngineOption,
+    kind: Kind,
+    prefill: Prefills,
+    decode: Decodes,
+    p: Index,
+    q: Index,
+    rejected: Counter[str],
 ) -> tuple[Candidate | None, float]:
     """The best of (p x q) of one configuration pair, and the most load that the pool carries with any of them."""
     tp_p = float(prefill.block.rows.tp[prefill.row[p[0]]])
@@ -169,7 +179,11 @@ def _best_pair(
     u, d = problem.utilization, problem.demand
     rate = _rate_of(problem, prefill, decode, p, q)
     fill = problem.saturate or problem.objective in ("throughput", "latency")
-    x, y = (_fill(problem, kind, rate_p, rate_d, tp_p, tp_d) if fill else (np.ceil(rate / (u * rate_p) - 1e-9), np.ceil(rate / (u * rate_d) - 1e-9)))
+    x, y = (
+        _fill(problem, kind, rate_p, rate_d, tp_p, tp_d)
+        if fill
+        else (np.ceil(rate / (u * rate_p) - 1e-9), np.ceil(rate / (u * rate_d) - 1e-9))
+    )
     x, y = np.maximum(x, 1.0), np.maximum(y, 1.0)
     fits = _packs(problem, kind, x, y, tp_p, tp_d)
     carried = np.minimum(x * rate_p, y * rate_d)
@@ -194,18 +208,39 @@ def _best_pair(
         keys = (spent / output if problem.saturate else spent,)
     _, best = first_best(enough.reshape(1, -1), tuple(k.reshape(1, -1) for k in (*keys, devices, -three_digits(carried))))
     i, j = divmod(int(best[0]), len(q))
-    roles = (
-        _role("prefill", prefill.block, prefill.row[p[i]], prefill.limit[p[i]], x[i, j], rate_p[i, j], load[i, j] / x[i, j], prefill.block.level_limit[prefill.row[p[i]]]),
-        _role("decode", decode.block, decode.row[q[j]], decode.limit[q[j]], y[i, j], rate_d[i, j], load[i, j] / y[i, j], decode.level[q[j]]),
-    )  # fmt: skip
+    pre_row, dec_row = int(prefill.row[p[i]]), int(decode.row[q[j]])
+    first = RoleChoice(
+        role="prefill",
+        block=prefill.block,
+        row=pre_row,
+        limit=int(prefill.limit[p[i]]),
+        replicas=int(x[i, j]),
+        sustained=float(rate_p[i, j]),
+        load=float(load[i, j] / x[i, j]),
+        level_cap=float(prefill.block.level_limit[pre_row]),
+    )
+    second = RoleChoice(
+        role="decode",
+        block=decode.block,
+        row=dec_row,
+        limit=int(decode.limit[q[j]]),
+        replicas=int(y[i, j]),
+        sustained=float(rate_d[i, j]),
+        load=float(load[i, j] / y[i, j]),
+        level_cap=float(decode.level[q[j]]),
+    )
     return Candidate(
-        "disaggregated", engine, kind, roles, tuple(float(k[i, j]) for k in keys), int(devices[i, j]), float(cost[i, j]),
-        float(watts[i, j]), float(output[i, j]), float(carried[i, j]),
-    ), most  # fmt: skip
-
-
-def _role(name: str, block: Block, row: int, limit: int, count: float, sustained: float, load: float, level: float) -> RoleChoice:
-    return RoleChoice(name, block, int(row), int(limit), int(count), float(sustained), float(load), float(level))  # type: ignore[arg-type]
+        "disaggregated",
+        engine,
+        kind,
+        (first, second),
+        tuple(float(k[i, j]) for k in keys),
+        int(devices[i, j]),
+        float(cost[i, j]),
+        float(watts[i, j]),
+        float(output[i, j]),
+        float(carried[i, j]),
+    ), most
 
 
 def _rate_of(problem: Problem, prefill: Prefills, decode: Decodes, p: Index, q: Index) -> Array:
@@ -250,14 +285,30 @@ def _packs(problem: Problem, kind: Kind, x: Array, y: Array, tp_p: float, tp_d: 
 
 
 def _whole_requests(
-    problem: Problem, prefill: Prefills, decode: Decodes, p: Index, q: Index, x: Array, y: Array, rate: Array, rejected: Counter[str]
+    problem: Problem,
+    prefill: Prefills,
+    decode: Decodes,
+    p: Index,
+    q: Index,
+    x: Array,
+    y: Array,
+    rate: Array,
+    rejected: Counter[str],
 ) -> Mask:
     """Pairs that also meet the bounds on whole requests, at the sized load; all of them when there are none."""
     ends = tuple(b for b in problem.slo.bounds if b.metric == "e2e")
     if not ends and np.isnan(problem.slo.attainment):
         return np.ones(x.shape, dtype=bool)
     i, j = (a.reshape(-1) for a in np.indices(x.shape))
-    point = joined(problem, prefill.block.server, prefill.row[p][i], decode.block.server, decode.row[q][j], (rate / x).reshape(-1), (rate / y).reshape(-1))
+    point = joined(
+        problem,
+        prefill.block.server,
+        prefill.row[p][i],
+        decode.block.server,
+        decode.row[q][j],
+        (rate / x).reshape(-1),
+        (rate / y).reshape(-1),
+    )
     slo = Slo(ends, problem.slo.attainment, problem.slo.jointly)
     broken = size.violations(point, problem.demand, slo, pessimism(problem, prefill.block.engine.facts, prefill.block.kind.facts))
     for bound, flags in broken.items():
@@ -278,20 +329,38 @@ def joined(problem: Problem, pre: Server, pre_row: Index, dec: Server, dec_row: 
 def combine(start: Point, gaps: Point) -> Point:
     """One point from the two roles' points."""
     return Point(
-        level=gaps.level, rate=np.minimum(start.rate, gaps.rate), const_s=start.const_s, const_mean_s=start.const_mean_s,
-        busy=start.busy, wait_s=start.wait_s, service_edges_s=start.service_edges_s, service_mean_s=start.service_mean_s,
-        gap_s=gaps.gap_s, gap_sd_s=gaps.gap_sd_s, stall_share=gaps.stall_share, stall_edges_s=gaps.stall_edges_s,
-        stall_weights=gaps.stall_weights, gap_mean_s=gaps.gap_mean_s,
-    )  # fmt: skip
+        level=gaps.level,
+        rate=np.minimum(start.rate, gaps.rate),
+        const_s=start.const_s,
+        const_mean_s=start.const_mean_s,
+        busy=start.busy,
+        wait_s=start.wait_s,
+        service_edges_s=start.service_edges_s,
+        service_mean_s=start.service_mean_s,
+        gap_s=gaps.gap_s,
+        gap_sd_s=gaps.gap_sd_s,
+        stall_share=gaps.stall_share,
+        stall_edges_s=gaps.stall_edges_s,
+        stall_weights=gaps.stall_weights,
+        gap_mean_s=gaps.gap_mean_s,
+    )
 
 
-def _latency(problem: Problem, prefill: Prefills, decode: Decodes, p: Index, q: Index, load_p: Array, load_d: Array) -> tuple[Array, Array]:
+def _latency(
+    problem: Problem, prefill: Prefills, decode: Decodes, p: Index, q: Index, load_p: Array, load_d: Array
+) -> tuple[Array, Array]:
     """p95 ITL and TTFT of every pair at the sized load."""
     i, j = (a.reshape(-1) for a in np.indices(load_p.shape))
-    point = joined(problem, prefill.block.server, prefill.row[p][i], decode.block.server, decode.row[q][j], load_p.reshape(-1), load_d.reshape(-1))
+    point = joined(
+        problem,
+        prefill.block.server,
+        prefill.row[p][i],
+        decode.block.server,
+        decode.row[q][j],
+        load_p.reshape(-1),
+        load_d.reshape(-1),
+    )
     n = len(i)
     itl = latency.quantile(lambda t: latency.itl_exceeds(point, t), 0.95, n)
     ttft = latency.quantile(lambda t: latency.ttft_exceeds(point, t), 0.95, n)
     return three_digits(itl).reshape(load_p.shape), three_digits(ttft).reshape(load_p.shape)
-
-

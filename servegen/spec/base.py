@@ -165,7 +165,10 @@ _DNS_RULE = "lower-case letters, digits and -, a letter or digit at both ends (R
 _QUALIFIED = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _LABEL_KEY = rf"({_DNS}(\.{_DNS})*/)?{_QUALIFIED}"
 
-SpecName = Annotated[str, Text("RFC 1123 label", _DNS, f"at most 40 characters: {_DNS_RULE}", 40)]
+#: Services are named after the spec, and their names begin with a letter (RFC 1035).
+SpecName = Annotated[
+    str, Text("RFC 1123 label", rf"(?![0-9]){_DNS}", f"at most 40 characters, a letter first: {_DNS_RULE}", 40)
+]
 DnsLabel = Annotated[str, Text("RFC 1123 label", _DNS, f"at most 63 characters: {_DNS_RULE}", 63)]
 DnsName = Annotated[str, Text("RFC 1123 name", rf"{_DNS}(\.{_DNS})*", f"{_DNS_RULE}, dots between parts")]
 LabelKey = Annotated[

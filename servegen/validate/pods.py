@@ -78,7 +78,7 @@ def _check_pod(scene: Scene, m: Manifest) -> None:
         )
     _check_volumes(scene, m)
     account = m.pod.get("serviceAccountName")
-    if account not in {a.name for a in scene.of_kind("ServiceAccount")}:
+    if account not in [a.name for a in scene.of_kind("ServiceAccount")]:
         scene.add(
             "reference", m, f"{_POD}.serviceAccountName", f"there is no ServiceAccount {account!r}", "metadata.name"
         )
@@ -103,7 +103,7 @@ def _check_volumes(scene: Scene, m: Manifest) -> None:
     for what, seen in (("volumes", names), ("volumeMounts", paths)):
         if len(set(seen)) < len(seen):
             scene.add("volume", m, f"{_POD}.{what}", "one is there twice", "deploy.modelCache")
-    claims = {c.name for c in scene.of_kind("PersistentVolumeClaim")} | {scene.plan.deploy.cache.claim}
+    claims = [*(c.name for c in scene.of_kind("PersistentVolumeClaim")), scene.plan.deploy.cache.claim]
     for volume in volumes:
         claim = dig(volume, "persistentVolumeClaim.claimName")
         if claim is not None and claim not in claims:

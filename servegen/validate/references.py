@@ -112,7 +112,7 @@ def _check_policy(scene: Scene, m: Manifest) -> None:
 
 def _check_binding(scene: Scene, m: Manifest) -> None:
     role = dig(m.body, "roleRef.name")
-    if role not in {r.name for r in scene.of_kind("Role")}:
+    if role not in [r.name for r in scene.of_kind("Role")]:
         scene.add("reference", m, "roleRef.name", f"there is no Role {role!r}", "metadata.name")
     accounts = {(a.name, a.namespace) for a in scene.of_kind("ServiceAccount")}
     for subject in sequence(m.get("subjects")):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from servegen.spec.load import loads
 from servegen.spec.not_yet import NOT_YET
 from servegen.spec.presets import PRESETS
 from servegen.spec.schema import Fleet, ServingSpec
@@ -109,3 +110,25 @@ def test_the_cli_page_has_every_command_with_its_flags_and_no_other() -> None:
 def test_the_session_of_the_readme_is_what_the_commands_print() -> None:
     text = README.read_text(encoding="utf-8")
     assert text == refreshed(text), "python tests/tools/session.py prints it anew"
+
+
+def test_every_formula_and_page_that_the_code_cites_is_there() -> None:
+    code = {p: p.read_text(encoding="utf-8") for p in sorted((ROOT / "servegen").rglob("*.py"))}
+    defined = set(
+        re.findall(r"^- \*\*(F\d+[a-z]?)\*\*", (ROOT / "docs" / "physics.md").read_text(encoding="utf-8"), re.M)
+    )
+    cited = {number for text in code.values() for number in re.findall(r"\bF\d+[a-d]?\b", text)}
+    assert cited <= defined, cited - defined
+    pages = {page for text in code.values() for page in re.findall(r"docs/\w+\.md", text)}
+    assert all((ROOT / page).exists() for page in pages), pages
+
+
+def examples() -> list[tuple[str, str]]:
+    fence = re.compile(r"```yaml\n(apiVersion: servegen/.*?)```", re.DOTALL)
+    return [(p.name, text) for p in PAGES for text in fence.findall(p.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize(("page", "text"), examples(), ids=[page for page, _ in examples()])
+def test_a_spec_on_a_page_loads(page: str, text: str) -> None:
+    (loaded,) = loads(text, page)
+    assert loaded.spec.metadata.name

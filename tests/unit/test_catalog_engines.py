@@ -44,7 +44,9 @@ def test_figures_are_physical(name: str) -> None:
     assert "bf16" in facts.weights and "bf16" in facts.kv_cache
     assert set(facts.quantize_on_load) <= set(facts.weights)
     rule = facts.memory
-    assert 5e8 <= rule.context_bytes <= rule.floor_bytes < rule.floor_above_bytes
+    assert rule.context_bytes >= 5e8
+    assert 0 <= rule.usable_share <= 0.2
+    assert rule.floor_bytes < rule.floor_above_bytes or rule.floor_bytes == rule.floor_above_bytes == 0
     assert rule.weights_overhead >= 1
     assert 0 < rule.kv_reserve_osl <= 1
     assert all(0.01 < c.value < 0.5 for c in facts.band.values())
@@ -129,10 +131,11 @@ def test_sglang_reserves_what_its_own_rule_does() -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in list_engines() if n != "sglang"])
-def test_the_others_reserve_what_the_fit_did_on_an_80_gb_device(name: str) -> None:
+def test_the_others_reserve_what_the_fit_did(name: str) -> None:
     rule = resolve_engine(name).memory
     assert rule.context_bytes == 4e9
-    assert rule.floor_bytes == pytest.approx(4e9 + 0.1 * resolve_accelerator("h100").usable_bytes)
+    assert rule.usable_share == 0.1
+    assert rule.floor_bytes == 0
     whole_output = {"tensorrt-llm", "megatron", "jetstream", "llama-cpp"}
     assert rule.kv_reserve_osl == (1.0 if name in whole_output else 0.6)
 
@@ -142,7 +145,7 @@ def test_what_each_engine_can_do() -> None:
     assert {n for n, e in by_name.items() if e.predicts_only} == {"tensorrt-llm", "llama-cpp", "vllm-2023"}
     assert {n for n, e in by_name.items() if e.renders} == {"sglang", "megatron"}
     assert {n for n, e in by_name.items() if e.disaggregation} == {"sglang", "vllm"}
-    assert by_name["sglang"].schedulers == ("prefill-first", "mixed")
+    assert by_name["sglang"].schedulers == ("prefill-first",)
     assert by_name["megatron"].schedulers == ("static",)
     assert by_name["minisgl"].schedulers == ("prefill-first",)
     assert by_name["vllm"].schedulers == ("mixed",)

@@ -20,11 +20,51 @@ from servegen.render.views import KustomizationView
 from tests.unit.plans import POOL, make_plan, make_role, make_split_plan
 
 HOSTILE = [
-    'a"b', "a'b", "a\nb", "a\r\nkind: Secret", "\n---\nkind: Secret\n", "{{ plan }}", "{% for x in y %}", "$(HOME)", "$$(HOME)", "$$", "`id`",
-    "!!python/object/apply:os.system ['id']", "a: b", "# x", " #x", "- x", "-", "--", "yes", "no", "null", "~", "1e3", "0x10", "0o17", "1.0",
-    "\u2028", "\u2029", "\x85", "\ufeff", "\U0001f600", "\xe9\u0301", "&a", "*a", "|", ">", "%YAML 1.1", "@", "\\", "\\u0041", "\t", "", " ",
+    'a"b',
+    "a'b",
+    "a\nb",
+    "a\r\nkind: Secret",
+    "\n---\nkind: Secret\n",
+    "{{ plan }}",
+    "{% for x in y %}",
+    "$(HOME)",
+    "$$(HOME)",
+    "$$",
+    "`id`",
+    "!!python/object/apply:os.system ['id']",
+    "a: b",
+    "# x",
+    " #x",
+    "- x",
+    "-",
+    "--",
+    "yes",
+    "no",
+    "null",
+    "~",
+    "1e3",
+    "0x10",
+    "0o17",
+    "1.0",
+    "\u2028",
+    "\u2029",
+    "\x85",
+    "\ufeff",
+    "\U0001f600",
+    "\xe9\u0301",
+    "&a",
+    "*a",
+    "|",
+    ">",
+    "%YAML 1.1",
+    "@",
+    "\\",
+    "\\u0041",
+    "\t",
+    "",
+    " ",
     "x" * 5000,
-]  # fmt: skip
+]
 PATCH = "kind: Service\nmetadata: {name: x}"
 TEXT = st.sampled_from(HOSTILE) | st.text(max_size=20)
 
@@ -98,7 +138,7 @@ def test_the_kustomization_lists_what_there_is() -> None:
 
 @pytest.mark.parametrize("names", [("a/p.yaml", "b/p.yaml"), ("..",), ("",), ("a b.yaml",)])
 def test_patches_need_names_of_their_own(names: tuple[str, ...]) -> None:
-    with pytest.raises(RenderError, match="two patches|no usable file name"):
+    with pytest.raises(RenderError, match=r"two patches|no usable file name"):
         render(make_plan(deploy_patches=tuple((name, PATCH) for name in names)))
 
 

@@ -39,15 +39,24 @@ def kinds(bundle: Bundle) -> list[str]:
 
 def test_an_aggregated_plan_is_one_server() -> None:
     assert kinds(render(make_plan(deploy_monitoring=False))) == [
-        "deployment-serve", "kustomization", "poddisruptionbudget-serve", "service-serve", "serviceaccount-server",
-    ]  # fmt: skip
+        "deployment-serve",
+        "kustomization",
+        "poddisruptionbudget-serve",
+        "service-serve",
+        "serviceaccount-server",
+    ]
 
 
 def test_a_split_plan_has_a_router_with_rights_of_its_own() -> None:
     bundle = render(make_split_plan(deploy_monitoring=False))
     assert [k for k in kinds(bundle) if k.endswith("-router")] == [
-        "deployment-router", "poddisruptionbudget-router", "role-router", "rolebinding-router", "service-router", "serviceaccount-router",
-    ]  # fmt: skip
+        "deployment-router",
+        "poddisruptionbudget-router",
+        "role-router",
+        "rolebinding-router",
+        "service-router",
+        "serviceaccount-router",
+    ]
     assert body(bundle, "role-router")["rules"] == [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
     ]
@@ -339,8 +348,10 @@ def test_hpa_uses_pod_metrics_and_windows_within_the_api() -> None:
     bundle = render(make_split_plan(deploy_autoscaling="hpa", **SCALED))
     spec = body(bundle, "horizontalpodautoscaler-decode")["spec"]
     assert [m["pods"]["metric"]["name"] for m in spec["metrics"]] == [
-        "sglang:num_queue_reqs", "sglang:num_decode_prealloc_queue_reqs", "sglang:num_running_reqs",
-    ]  # fmt: skip
+        "sglang:num_queue_reqs",
+        "sglang:num_decode_prealloc_queue_reqs",
+        "sglang:num_running_reqs",
+    ]
     assert spec["metrics"][0]["pods"]["target"] == {"type": "AverageValue", "averageValue": "2500m"}
     for rules in spec["behavior"].values():
         assert rules["stabilizationWindowSeconds"] <= 3600

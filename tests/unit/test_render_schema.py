@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
+import subprocess
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,25 +38,25 @@ ALL_ON: dict[str, Any] = {
 }
 PLANS: dict[str, Plan] = {
     "aggregated": make_plan(),
-    "one accelerator": make_plan(make_role(tp=1, replicas=3), deploy_cache=CachePlan(host_path="/data"), deploy_hf_token_secret=None),
+    "one accelerator": make_plan(
+        make_role(tp=1, replicas=3), deploy_cache=CachePlan(host_path="/data"), deploy_hf_token_secret=None
+    ),
     "megatron": make_plan(make_role(tp=4), choice_engine="megatron", choice_engine_version="0.19.2"),
     "split, hpa, all on": make_split_plan(deploy_autoscaling="hpa", **ALL_ON),
     "uneven split, keda, all on": make_plan(
         make_role("prefill", tp=2), make_role("decode", tp=8), deploy_autoscaling="keda", **ALL_ON
     ),
-}  # fmt: skip
+}
 
 
 def objects(plan: Plan, version: str) -> list[Any]:
-    from dataclasses import replace
-
     bundle = render(replace(plan, deploy=replace(plan.deploy, kubernetes_version=version)))
     manifests = [d for path, text in bundle.files.items() if path.endswith(".yaml") for d in documents(text)]
     return [m for m in manifests if m["kind"] != "Kustomization"]
 
 
 def closed(schema: Any) -> Any:
-    """The schema with unknown fields forbidden wherever fields are listed: what an API server prunes or warns of is a typo here."""
+    """The schema with unknown fields forbidden wherever fields are listed: what a server prunes is a typo here."""
     if isinstance(schema, dict):
         schema = {k: closed(v) for k, v in schema.items()}
         if (
@@ -91,9 +94,18 @@ def test_every_object_fits_the_schema(name: str, version: str) -> None:
 def test_all_kinds_were_seen() -> None:
     kinds = {body["kind"] for plan in PLANS.values() for body in objects(plan, "1.34")}
     assert kinds == {
-        "Deployment", "Service", "ServiceAccount", "PersistentVolumeClaim", "Role", "RoleBinding", "PodDisruptionBudget",
-        "NetworkPolicy", "HorizontalPodAutoscaler", "PodMonitor", "ScaledObject",
-    }  # fmt: skip
+        "Deployment",
+        "Service",
+        "ServiceAccount",
+        "PersistentVolumeClaim",
+        "Role",
+        "RoleBinding",
+        "PodDisruptionBudget",
+        "NetworkPolicy",
+        "HorizontalPodAutoscaler",
+        "PodMonitor",
+        "ScaledObject",
+    }
 
 
 @pytest.mark.parametrize(
@@ -106,3 +118,25 @@ def test_a_field_with_a_typo_would_be_found(kind: str) -> None:
     body["spec"]["replcas"] = 1
     with pytest.raises((kubernetes_validate.ValidationError, jsonschema.ValidationError)):
         check(body, "1.34")
+
+
+@pytest.mark.skipif(
+    shutil.which("kubectl") is None, reason="kubectl brings the kustomize that clusters are applied with"
+)
+def test_kustomize_builds_what_was_rendered_and_applies_the_patch(tmp_path: Path) -> None:
+    patch = "kind: Deployment\napiVersion: apps/v1\nmetadata: {name: llama-chat-decode}\nspec: {minReadySeconds: 7}\n"
+    bundle = render(make_split_plan(deploy_autoscaling="keda", deploy_patches=(("p.yaml", patch),), **ALL_ON))
+    for path, text in bundle.files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text, encoding="utf-8")
+    run = subprocess.run(
+        ["kubectl", "kustomize", str(tmp_path / "kubernetes")], capture_output=True, text=True, check=True
+    )
+    built = {(d["kind"], d["metadata"]["name"]): d for d in documents(run.stdout)}
+    meant = {}
+    for path, text in bundle.files.items():
+        if path.endswith(".yaml") and "patches/" not in path and not path.endswith("kustomization.yaml"):
+            (body,) = copy.deepcopy(documents(text))
+            meant[body["kind"], body["metadata"]["name"]] = body
+    meant["Deployment", "llama-chat-decode"]["spec"]["minReadySeconds"] = 7
+    assert built == meant

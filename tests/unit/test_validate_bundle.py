@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from servegen.bundle import Bundle
 from servegen.errors import BundleError
@@ -539,8 +543,8 @@ def test_a_finding_names_object_field_key_and_template() -> None:
     bundle = edit(SERVE, "sglang:v0.5.23", "sglang:latest")(render(AGGREGATED))
     (found,) = findings(AGGREGATED, bundle)
     assert str(found) == (
-        "kubernetes/deployment-serve.yaml: error[bundle-image]: Deployment/llama-chat-serve: spec.template.spec.containers[0].image: "
-        "'lmsysorg/sglang:latest' means another build tomorrow\n"
+        "kubernetes/deployment-serve.yaml: error[bundle-image]: Deployment/llama-chat-serve: "
+        "spec.template.spec.containers[0].image: 'lmsysorg/sglang:latest' means another build tomorrow\n"
         "  hint: spec.deploy.image; written by template kubernetes/deployment.yaml.j2"
     )
 
@@ -590,6 +594,26 @@ def test_any_yaml_is_judged_without_a_crash(text: str) -> None:
             findings(AGGREGATED, replace(bundle, files={**bundle.files, path: text}))
 
 
+def nodes(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if path:
+        yield path
+    for key, value in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
+        yield from nodes(value, (*path, key))
+
+
+@given(st.data())
+def test_any_shape_is_judged_without_a_crash(data: st.DataObject) -> None:
+    bundle = render(KEDA)
+    path = data.draw(st.sampled_from([p for p in bundle.files if p.endswith(".yaml") and "kustom" not in p]))
+    (body,) = copy.deepcopy(documents(bundle.files[path]))
+    *steps, last = data.draw(st.sampled_from(list(nodes(body))))
+    inner = body
+    for step in steps:
+        inner = inner[step]
+    inner[last] = data.draw(st.sampled_from([None, 1, "x", [], {}, [1], {"a": 1}, True, 1.5, [None], [[]], "$(A)"]))
+    findings(KEDA, replace(bundle, files={**bundle.files, path: json.dumps(body)}))
+
+
 def test_a_bundle_is_checked_quickly() -> None:
     bundle = render(KEDA)
     documents.cache_clear()
@@ -604,6 +628,7 @@ def test_a_bundle_is_checked_quickly() -> None:
 
 
 def test_validation_needs_no_schema_library() -> None:
-    code = "import sys, servegen.validate.check; print(sorted({'jsonschema', 'kubernetes_validate', 'yaml', 'jinja2'} & set(sys.modules)))"
+    heavy = "{'jsonschema', 'kubernetes_validate', 'yaml', 'jinja2'}"
+    code = f"import sys, servegen.validate.check; print(sorted({heavy} & set(sys.modules)))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"

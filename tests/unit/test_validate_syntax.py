@@ -11,8 +11,20 @@ from servegen.validate.syntax import image_problem, is_label_key, is_label_value
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("16Gi", 16 * 2**30), ("500m", Fraction(1, 2)), ("1.5", Fraction(3, 2)), ("2E", 2 * 10**18), ("1e3", 1000), ("1E3", 1000), ("1Ei", 2**60), (8, 8), ("5.", 5), (".5k", 500), ("1e-2", Fraction(1, 100))],
-)  # fmt: skip
+    [
+        ("16Gi", 16 * 2**30),
+        ("500m", Fraction(1, 2)),
+        ("1.5", Fraction(3, 2)),
+        ("2E", 2 * 10**18),
+        ("1e3", 1000),
+        ("1E3", 1000),
+        ("1Ei", 2**60),
+        (8, 8),
+        ("5.", 5),
+        (".5k", 500),
+        ("1e-2", Fraction(1, 100)),
+    ],
+)
 def test_quantities(text: object, value: Fraction) -> None:
     assert quantity(text) == value
 

@@ -371,8 +371,8 @@ def test_contradictions_are_explained(fields: dict[str, float], message: str) ->
 
 # ---- whole traces, where they are at hand
 
-SHARED = os.environ.get("SERVEGEN_SHARED", "")
-whole_traces = pytest.mark.skipif(not SHARED, reason="SERVEGEN_SHARED does not name a folder of reference data")
+SHARED = os.environ.get("SERVEGEN_REFERENCE_DATA", "")
+whole_traces = pytest.mark.skipif(not SHARED, reason="SERVEGEN_REFERENCE_DATA does not name a folder of reference data")
 
 
 @whole_traces

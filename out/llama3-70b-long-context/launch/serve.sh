@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Written by servegen for llama3-70b-long-context, plan 716a400e5e1038da. Change the spec: an edit here is lost with the next build.
+# Starts the serve server of llama3-70b-long-context on port 30000 of this machine; further flags may be appended.
+set -euo pipefail
+
+export SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION=0
+
+exec python3 -m sglang.launch_server \
+  --model-path meta-llama/Llama-3.1-70B-Instruct \
+  --served-model-name meta-llama/Llama-3.1-70B-Instruct \
+  --host 0.0.0.0 \
+  --port 30000 \
+  --tp-size 2 \
+  --dtype auto \
+  --quantization fp8 \
+  --kv-cache-dtype fp8_e4m3 \
+  --context-length 34816 \
+  --mem-fraction-static 0.873 \
+  --max-running-requests 21 \
+  --chunked-prefill-size 2048 \
+  --max-prefill-tokens 2048 \
+  --cuda-graph-max-bs-decode 21 \
+  --schedule-policy fcfs \
+  --enable-metrics \
+  "$@"

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Written by servegen for llama3-70b-split, plan 76f2a13524cd6c93. Change the spec: an edit here is lost with the next build.
+# Starts the decode server of llama3-70b-split on port 30000 of this machine; further flags may be appended.
+set -euo pipefail
+
+export SGLANG_DISAGG_STAGING_BUFFER=1
+export SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION=0
+
+exec python3 -m sglang.launch_server \
+  --model-path meta-llama/Llama-3.1-70B-Instruct \
+  --served-model-name meta-llama/Llama-3.1-70B-Instruct \
+  --host 0.0.0.0 \
+  --port 30000 \
+  --tp-size 4 \
+  --dtype auto \
+  --quantization fp8 \
+  --kv-cache-dtype bfloat16 \
+  --context-length 27648 \
+  --mem-fraction-static 0.823 \
+  --max-running-requests 44 \
+  --cuda-graph-max-bs-decode 44 \
+  --schedule-policy fcfs \
+  --disaggregation-mode decode \
+  --disaggregation-transfer-backend nixl \
+  --enable-metrics \
+  "$@"
