@@ -60,6 +60,8 @@ def _load(name: str) -> EngineFacts:
         vendors=_known(sheet, "vendors", ("nvidia", "amd", "intel", "google")),
         disaggregation=sheet.flag("disaggregation"),
         multi_node=sheet.flag("multi_node"),
+        metrics=sheet.flag("metrics"),
+        own_checkpoints=sheet.flag("own_checkpoints"),
         renders=sheet.flag("renders"),
         predicts_only=sheet.flag("predicts_only"),
         band=_band(sheet),

@@ -233,6 +233,8 @@ class EngineFacts:
     vendors: tuple[str, ...]  # accelerator vendors it runs on
     disaggregation: bool
     multi_node: bool
+    metrics: bool  # whether its server exposes Prometheus metrics
+    own_checkpoints: bool  # whether it loads only checkpoints converted to its own format
     renders: bool  # whether this version has a launch template for it
     predicts_only: bool  # tensorrt-llm, llama-cpp, vllm-2023: never in a spec's constraints.engines
     band: Mapping[str, Constant]  # relative error by metric: ttft, itl, throughput

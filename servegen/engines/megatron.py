@@ -85,7 +85,7 @@ def _serving(plan: Plan, role: Role) -> list[Arg]:
         _arg("--load", checkpoint_dir(role.load)),
         _arg("--ckpt-format", "torch_dist"),
         _arg("--tokenizer-type", "HuggingFaceTokenizer"),
-        _arg("--tokenizer-model", plan.model.id),
+        _arg("--tokenizer-model", plan.model.served_name),
     ]
     if plan.model.trust_remote_code:
         args.append(Arg("--trust-remote-code"))

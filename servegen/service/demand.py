@@ -21,7 +21,7 @@ EDGE_WEIGHTS: Array = (np.concatenate(([0.0], WIDTHS)) + np.concatenate((WIDTHS,
 #: Poisson stream's, by the fit of closed-loop benchmarks (queue S*rho/(4(1-rho)) in the steady state).
 CLOSED_LOOP_CV2 = 0.5
 #: Batches at which the longest output of a batch is tabulated (static batching waits for it).
-BATCH_GRID: Array = np.array([1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096])
+BATCH_GRID: Array = np.array([1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024])
 
 
 @dataclass(frozen=True)

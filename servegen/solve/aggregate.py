@@ -144,11 +144,12 @@ def _best_of_each(
     kind, tp = block.kind, block.rows.tp[:, None]
     devices = (replicas + problem.spares) * tp
     cost, watts = devices * kind.plan.price_per_hour, devices * kind.facts.tdp_w
-    share = 1.0 if problem.saturate else np.minimum(problem.load / np.maximum(replicas * carried, 1e-300), problem.utilization)
-    if problem.saturate or problem.objective == "throughput":
-        share = problem.utilization
+    full = problem.saturate or problem.objective == "throughput"
+    share = problem.utilization if full else problem.load / np.maximum(replicas * carried, 1e-300)
     output = replicas * rate * share * problem.demand.osl_mean
     headroom = replicas * carried
+    if not problem.open_loop:  # a closed loop never holds more requests than it has users
+        headroom = np.minimum(headroom, problem.load / problem.utilization)
     objective: tuple[Array, ...]
     if problem.objective == "latency":
         objective = _latency_keys(problem, block, mask, replicas)
@@ -165,18 +166,14 @@ def _best_of_each(
 
     keys = tuple(grouped(k) for k in (*objective, devices, -three_digits(headroom)))
     any_left, best = first_best(grouped(mask), keys)
+    configs = np.nonzero(any_left)[0]
+    places = [(int(c) * chunks + int(best[c]) // len(BATCH_LIMITS), int(best[c]) % len(BATCH_LIMITS)) for c in configs]
+    if not problem.open_loop and not full:
+        output = _closed_loop_output(problem, block, places, replicas, level, output)
     out = []
-    for config in np.nonzero(any_left)[0]:
-        row, column = (
-            int(config) * chunks + int(best[config]) // len(BATCH_LIMITS),
-            int(best[config]) % len(BATCH_LIMITS),
-        )
+    for row, column in places:
         n = int(replicas[row, column])
-        sized = (
-            float(problem.utilization * carried[row, column])
-            if problem.saturate or problem.objective == "throughput"
-            else problem.load / n
-        )
+        sized = float(problem.utilization * carried[row, column]) if full else problem.load / n
         role = RoleChoice("serve", block, row, column, n, float(carried[row, column]), sized, float(level[row, column]))
         out.append(
             Candidate(
@@ -193,6 +190,18 @@ def _best_of_each(
             )
         )
     return tuple(out)
+
+
+def _closed_loop_output(
+    problem: Problem, block: Block, places: list[tuple[int, int]], replicas: Array, level: Array, output: Array
+) -> Array:
+    """Output tokens/s of the places that were chosen: a closed loop's rate is no share of what a full one carries."""
+    row, column = np.array([p[0] for p in places]), np.array([p[1] for p in places])
+    lean, step, n = take(means_only(block.server), row), DISCIPLINES[block.discipline], replicas[row, column]
+    at = size.level_at(step, lean, problem.demand, problem.load_kind, problem.load / n, level[row, column], problem.think_s)
+    exact = output.copy()
+    exact[row, column] = n * step(lean, problem.demand, at).rate * problem.demand.osl_mean
+    return exact
 
 
 def _latency_keys(problem: Problem, block: Block, mask: Mask, replicas: Array) -> tuple[Array, Array]:

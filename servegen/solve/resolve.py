@@ -274,11 +274,27 @@ def _engine(
             message,
             "state deploy.image with its tag or digest",
         )
+    if facts.renders:
+        _check_deployable(loaded, facts)
     weights, refused = _weights(loaded, model, facts, allowed)
     legal = tuple(k for k in kv if k in facts.kv_cache)
     return EngineOption(
         facts, version, weights, refused, legal, {k: f"{facts.id} has no {k} KV cache" for k in kv if k not in legal}
     )
+
+
+def _check_deployable(loaded: LoadedSpec, engine: EngineFacts) -> None:
+    """What the spec asks of a deployment that the engine cannot give."""
+    d = loaded.spec.spec.deploy
+    if not engine.metrics:
+        for key, asked in (("monitoring", d.monitoring), ("autoscaling", d.autoscaling != "none")):
+            if asked:
+                message = f"{engine.id} exposes no metrics, so there is nothing to monitor or to scale by"
+                raise _fail(loaded, f"spec.deploy.{key}", "no-metrics", message, f"leave {key} out, or choose another engine")
+    if engine.own_checkpoints and (d.model_cache is None or d.model_cache.size):
+        message = f"{engine.id} loads only a converted checkpoint, and a claim that is created is empty"
+        hint = "state deploy.modelCache.claim or hostPath: where the converted checkpoint lies"
+        raise _fail(loaded, "spec.deploy.modelCache", "checkpoint-missing", message, hint)
 
 
 def _weights(

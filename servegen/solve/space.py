@@ -19,8 +19,9 @@ from servegen.solve.problem import EngineOption, Kind, Problem, WeightOption
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-#: Batch limits: each one up to 512, then ever coarser, since a step then changes by less than the prediction's error.
-BATCH_LIMITS = np.concatenate((np.arange(1, 513), np.arange(520, 1025, 8), np.arange(1088, 4097, 64))).astype(np.float64)
+#: Batch limits: each one up to 512, then every eighth. Engines capture a CUDA
+#: graph for each size, so larger ones would cost minutes at every start.
+BATCH_LIMITS = np.concatenate((np.arange(1, 513), np.arange(520, 1025, 8))).astype(np.float64)
 #: Prefill chunks, tokens: powers of two, as every page size divides them.
 CHUNKS = (512, 1024, 2048, 4096, 8192, 16384)
 #: Standard deviations of KV occupancy that the pool must hold: 99 % of the time no running request is retracted.

@@ -6,6 +6,7 @@ prefill role's, gaps the decode role's, so each is sized by its own bounds; whol
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from dataclasses import dataclass
 
@@ -32,6 +33,8 @@ START = frozenset({"ttft"})
 GAPS = frozenset({"itl", "tpot"})
 #: A prefill server decodes nothing, but keeps prompts until their KV is handed over.
 PREFILL_SLOTS = 64.0
+#: Rounds of rate -> duration -> rate of a closed loop; the duration hardly depends on the rate below the sized load.
+LOOP_ROUNDS = 3
 #: A decode server prefills nothing; its chunk only sets the engine's reserve, so the least is taken.
 DECODE_CHUNKS = (512,)
 
@@ -76,6 +79,8 @@ def disaggregated(problem: Problem, engine: EngineOption, kind: Kind, rejected: 
     if prefill is None or decode is None:
         return Outcome((), searched, 2, 0.0, None)
     candidates, pairs, most = _pairs(problem, engine, kind, prefill, decode, rejected)
+    if not problem.open_loop and not problem.saturate and problem.objective != "throughput":
+        candidates = _closed(problem, candidates)
     return Outcome(candidates, pairs, 4 if candidates else 3, most, None)
 
 
@@ -241,6 +246,21 @@ def _best_pair(
         float(output[i, j]),
         float(carried[i, j]),
     ), most
+
+
+def _closed(problem: Problem, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+    """The same candidates at the rate at which their closed loop really turns; they were sized for the fastest it could."""
+    out = []
+    for c in candidates:
+        first, second = c.roles
+        pre, dec = np.array([first.row]), np.array([second.row])
+        rate = np.array([first.load * first.replicas])
+        for _ in range(LOOP_ROUNDS):
+            p = joined(problem, first.block.server, pre, second.block.server, dec, rate / first.replicas, rate / second.replicas)
+            rate = problem.load / (latency.e2e_mean(p, problem.demand) + problem.think_s)
+        roles = tuple(dataclasses.replace(r, load=float(rate[0]) / r.replicas) for r in c.roles)
+        out.append(dataclasses.replace(c, roles=roles, output_tokens_per_s=float(rate[0]) * problem.demand.osl_mean))
+    return tuple(out)
 
 
 def _rate_of(problem: Problem, prefill: Prefills, decode: Decodes, p: Index, q: Index) -> Array:
