@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from servegen.plan import Band, Plan, Quantiles, Role
+from servegen.plan import Band, Plan, Quantiles, Role, TrafficPlan
 from servegen.report.blocks import Table, table
 from servegen.report.figures import (
     NONE,
@@ -129,11 +129,17 @@ def _verdict(predicted: float, high: float, allowed: float) -> str:
     return "yes" if high <= slack else "yes, but not at the high end"
 
 
+def _rate(traffic: TrafficPlan) -> str:
+    if traffic.rate:
+        return f"{number(traffic.rate)} requests/s"
+    return "what the closed loop turns" if traffic.concurrency else "saturated"
+
+
 def load(plan: Plan) -> Table:
     """Shape (<= 9, 2): what the plan was sized for and what it carries."""
     traffic, found = plan.traffic, plan.prediction
     rows = [
-        ("rate", f"{number(traffic.rate)} requests/s" if traffic.rate else "saturated"),
+        ("rate", _rate(traffic)),
         ("prompt tokens", f"{count(traffic.isl_mean)} mean, {count(traffic.isl_p95)} p95"),
         ("output tokens", f"{count(traffic.osl_mean)} mean, {count(traffic.osl_p95)} p95"),
         ("sized for", f"{number(found.load_rate)} requests/s"),

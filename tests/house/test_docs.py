@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from servegen.report.json import json_text
 from servegen.spec.load import loads
 from servegen.spec.not_yet import NOT_YET
 from servegen.spec.presets import PRESETS
-from servegen.spec.schema import Fleet, ServingSpec
+from servegen.spec.schema import Fleet, ServingSpec, json_schema
 from tests.tools.session import README, refreshed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -132,3 +133,7 @@ def examples() -> list[tuple[str, str]]:
 def test_a_spec_on_a_page_loads(page: str, text: str) -> None:
     (loaded,) = loads(text, page)
     assert loaded.spec.metadata.name
+
+
+def test_the_schema_beside_the_specs_is_current() -> None:
+    assert (ROOT / "specs" / "servegen.schema.json").read_text(encoding="utf-8") == json_text(json_schema())

@@ -134,9 +134,7 @@ def two_stage_queue_s(service_s: float, rate: float) -> float:
     return service_s + rate * service_s**2 / (4.0 * (2.0 - rate * service_s))
 
 
-def aiconfigurator_tpot_s(
-    batch: float, prompt: float, output: float, budget: float, mixed_s: float, decode_s: float
-) -> float:
+def aiconfigurator_tpot_s(batch: float, prompt: float, output: float, budget: float, mixed_s: float, decode_s: float) -> float:
     """F46: AIConfigurator's aggregated time per token (base backend)."""
     mixed_steps = math.ceil(prompt * batch / budget)
     decode_steps = output - mixed_steps
@@ -148,8 +146,6 @@ def aiconfigurator_ttft_factor(context_steps: float) -> float:
     return min(2.0 + (context_steps - 3.0) / 20.0, 4.0)
 
 
-def aiconfigurator_split_rate(
-    prefill: tuple[float, float, float], decode: tuple[float, float, float]
-) -> float:
+def aiconfigurator_split_rate(prefill: tuple[float, float, float], decode: tuple[float, float, float]) -> float:
     """F47: requests/s per device of a split; each side (workers, requests/s of one, share kept), devices in ``devices``."""
     return min(prefill[0] * prefill[1] * prefill[2], decode[0] * decode[1] * decode[2])

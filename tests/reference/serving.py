@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 
-import numpy as np
-
 from servegen.roofline import collectives
 from servegen.service import latency, size
 from servegen.service.demand import Demand, demand
@@ -247,9 +245,7 @@ def aic_ttft_factor(i: Inputs) -> float:
 
 @method
 def aic_split_rate(i: Inputs) -> float:
-    rate = formulas.aiconfigurator_split_rate(
-        (i("np"), i("prefill_seq_s"), i("fp")), (i("nd"), i("decode_seq_s"), i("fd"))
-    )
+    rate = formulas.aiconfigurator_split_rate((i("np"), i("prefill_seq_s"), i("fp")), (i("nd"), i("decode_seq_s"), i("fd")))
     return rate / (i("np") * i("prefill_gpus") + i("nd") * i("decode_gpus"))
 
 
