@@ -7,12 +7,22 @@ A stage takes what the one before it made and adds its own; :func:`compile_spec`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from servegen.errors import Diagnostic, EmitError, StaleError, UserError, Where
+from servegen.errors import (
+    BundleError,
+    Diagnostic,
+    EmitError,
+    NotBuiltError,
+    RenderError,
+    StaleError,
+    UserError,
+    Where,
+)
 from servegen.plan import Plan, dumps, loads
 
 if TYPE_CHECKING:
@@ -26,12 +36,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Result:
-    """How far one spec has come. ``templates``, ``locked`` and ``out`` are what the user asked for."""
+    """How far one spec has come. ``templates``, ``locked``, ``out`` and ``verify`` are what the user asked for."""
 
     loaded: LoadedSpec
     templates: Path | None = None
     locked: Plan | None = None
     out: Path | None = None
+    verify: bool = False
     problem: Problem | None = None
     plan: Plan | None = None
     bundle: Bundle | None = None
@@ -56,7 +67,8 @@ def plan(result: Result) -> Result:
     """Search for the best configuration, or take the locked one if its inputs are the present ones.
 
     The plan goes through its own file format, so that what is rendered today and what ``--locked`` renders next year
-    start from the same digits. Raises InfeasibleError; StaleError if the lock does not belong to these inputs.
+    start from the same digits. With ``verify`` it is replayed, and enlarged until the replay keeps every bound.
+    Raises InfeasibleError; StaleError if the lock does not belong to these inputs.
     """
     problem = _made(result.problem, "resolve")
     if result.locked is not None:
@@ -64,7 +76,12 @@ def plan(result: Result) -> Result:
         return replace(result, plan=result.locked)
     from servegen.solve.search import solve
 
-    return replace(result, plan=loads(dumps(solve(problem))))
+    found = solve(problem)
+    if result.verify:
+        from servegen.solve.verify import verified
+
+        found = verified(problem, found)
+    return replace(result, plan=loads(dumps(found)))
 
 
 def render(result: Result) -> Result:
@@ -113,6 +130,7 @@ def compile_spec(
     templates: Path | None = None,
     locked: Plan | None = None,
     out: Path | None = None,
+    verify: bool = False,
 ) -> Result:
     """Take one loaded spec down the stages up to and including ``until``; ``emit`` needs ``out``.
 
@@ -121,10 +139,42 @@ def compile_spec(
     names = [name for name, _ in STAGES]
     if until not in names:
         raise ValueError(f"there is no stage {until!r}; the stages are {', '.join(names)}")
-    result = Result(loaded, templates, locked, out)
+    result = Result(loaded, templates, locked, out, verify)
     for _, stage in STAGES[1 : names.index(until) + 1]:
-        result = stage(result)
+        try:
+            result = stage(result)
+        except (RenderError, BundleError, NotBuiltError) as error:
+            raise type(error)(_located(loaded, d) for d in error.diagnostics) from error
+        except UserError as error:
+            if type(error) is not UserError:
+                raise
+            raise UserError(_located(loaded, d) for d in error.diagnostics) from error
     return result
+
+
+def _located(loaded: LoadedSpec, found: Diagnostic) -> Diagnostic:
+    """``found`` with the spec's line: as its place if it has none, else behind the spec key that its hint begins with.
+
+    Engines, templates and checks know which key governs what they find; where it stands, only the spec knows.
+    """
+    known = _KEY.match(found.hint)
+    key = _KEY.match(found.message) or known or _KEY.search(found.hint)
+    place = loaded.where.at(_spec_key(key[0]) if key else "spec")
+    if not found.where.file:
+        return found.at(place)
+    if known is None:
+        return found
+    place = loaded.where.at(_spec_key(known[0]))
+    return replace(found, hint=f"{known[0]} ({place}){found.hint[known.end() :]}")
+
+
+_KEY = re.compile(r"(spec\.)?(metadata\.name|(model|traffic|hardware|constraints|deploy)\.\w[\w.\[\]-]*\w\]?)")
+
+
+def _spec_key(written: str) -> str:
+    """``spec.hardware.pool.0.memory`` of ``hardware.pool[].memory``."""
+    key = written.removeprefix("spec.").replace("[]", ".0")
+    return key if key.startswith("metadata.") else f"spec.{key}"
 
 
 def read_locked(out: Path, name: str) -> Plan:

@@ -193,11 +193,14 @@ class MemoryRule:
 
     ``reserve = context + usable_share*usable + per_chunk_token*chunk + per_device*(tp*pp)
     + per_graph_sequence*max_running_requests``, at least ``floor`` on devices above ``floor_above`` bytes;
-    ``handoff`` comes on top on prefill and decode servers. ``weights_overhead`` multiplies the weights (loader slack).
+    ``setup`` (one device, several) is gone before the fraction applies; ``handoff`` comes on top on prefill and
+    decode servers. ``weights_overhead`` multiplies the weights (loader slack).
     """
 
     context_bytes: float
     usable_share: float
+    setup_bytes: float
+    setup_parallel_bytes: float
     handoff_bytes: float
     per_chunk_token_bytes: float
     per_device_bytes: float

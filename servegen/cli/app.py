@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from servegen import __version__
-from servegen.cli import build, catalog, estimate, init, plan, schema, validate
+from servegen.cli import build, catalog, estimate, init, plan, schema, simulate, validate
 from servegen.errors import InfeasibleError, UserError
 
 BROKEN_PIPE = 141  # 128 + SIGPIPE, what a shell reports of a program that the signal ended
@@ -35,6 +35,7 @@ for name, command in (
     ("estimate", estimate.estimate),
     ("plan", plan.plan),
     ("build", build.build),
+    ("simulate", simulate.simulate),
 ):
     app.command(name)(command)
 app.add_typer(catalog.app, name="catalog")

@@ -35,6 +35,9 @@ def build(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; name what is stale and exit 2.")] = False,
     diff: Annotated[bool, typer.Option("--diff", help="Like --check, and show a unified diff.")] = False,
     locked: Annotated[bool, typer.Option("--locked", help="Render the locked plan without solving.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Replay each plan; enlarge it until every bound is kept.")
+    ] = False,
     stop_after: Annotated[
         str, typer.Option(help="Print what a stage makes, write nothing: load, resolve, plan, render or validate.")
     ] = "emit",
@@ -51,13 +54,15 @@ def build(
     one_of("--stop-after", stop_after, stages)
     if stop_after != "emit" and (check or diff):
         raise typer.BadParameter("there is nothing to compare before emit", param_hint="'--stop-after'")
+    if verify and locked:
+        raise typer.BadParameter("a locked plan is rendered as it is; servegen simulate replays it", param_hint="'--verify'")
     until = "validate" if check or diff else stop_after
 
     def one(source: Source) -> None:
         """Take one spec as far as was asked. Raises ServegenError."""
         loaded = source.need()
         lock = read_locked(out, source.name) if locked else None
-        result = compile_spec(loaded, until, templates, lock, out)
+        result = compile_spec(loaded, until, templates, lock, out, verify)
         if check or diff:
             _compare(result, out, diff, line)
         elif until == "emit":

@@ -18,6 +18,9 @@ def plan(
         bool, typer.Option("--show-spec", help="Print the spec with every default; do not solve.")
     ] = False,
     templates: Annotated[Path | None, typer.Option(help="Folder of your own templates, searched first.")] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Replay the plan; enlarge it until every bound is kept.")
+    ] = False,
 ) -> int:
     """Solve; show the choice, why, the runners-up, the Pareto frontier, the cost."""
     format_of(format, ("text", "json", "yaml", "markdown"))
@@ -31,7 +34,7 @@ def plan(
     for source in sources:
         found: Any
         try:
-            found = compile_spec(source.need(), until="plan").plan
+            found = compile_spec(source.need(), until="plan", verify=verify).plan
             codes.append(0)
         except InfeasibleError as error:
             found = error

@@ -18,11 +18,6 @@ def allreduce_wire_bytes(message_bytes: float, devices: float) -> float:
     return 2.0 * message_bytes * (devices - 1.0) / devices
 
 
-def allreduce_s(message_bytes: float, devices: float, alpha_s: float, bytes_per_s: float) -> float:
-    """Latency plus wire time of one all-reduce (F48)."""
-    return alpha_s + allreduce_wire_bytes(message_bytes, devices) / bytes_per_s if devices > 1 else 0.0
-
-
 @dataclass(frozen=True)
 class HandoffCurve:
     """Share of the fabric that a KV transfer reaches: ``peak_share * V / (V + half_bytes)``.

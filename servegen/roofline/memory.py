@@ -30,9 +30,8 @@ def runtime_bytes(weight_bytes: Array) -> Array:
     return RUNTIME_BYTES + RUNTIME_SHARE_OF_WEIGHTS * weight_bytes
 
 
-def static_fraction(usable_bytes: Array, reserve_bytes: Array) -> Array:
-    """Share of a device for weights and KV after the reserve, rounded down to what an engine's flag takes; 0 if none is left."""
-    share = (usable_bytes - reserve_bytes) / usable_bytes
+def static_fraction(share: Array) -> Array:
+    """Share of a device for weights and KV, rounded down to what an engine's flag takes; 0 if none is left."""
     return np.maximum(np.floor(share / FRACTION_STEP + 1e-9) * FRACTION_STEP, 0.0)
 
 

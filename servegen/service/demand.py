@@ -62,7 +62,8 @@ def demand(workload: Workload) -> Demand:
         uncached_edges=uncached_edges,
         total_edges=np.maximum(_edges(workload.isl), uncached_edges),
         uncached_nodes=nodes,
-        total_nodes=np.maximum(nodes * (workload.isl.mean / uncached.mean), nodes),
+        # A shared head stands before every prompt; a hit rate leaves the same share of each.
+        total_nodes=nodes + workload.prefix_shared if workload.prefix_shared else nodes / (1.0 - workload.prefix_hit),
         node_weights=weights,
         uncached_mean=uncached.mean,
         total_mean=workload.isl.mean,

@@ -115,30 +115,26 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
 
 def mixed(s: Server, d: Demand, level: Array) -> Point:
     """Decodes share a step with a prefill chunk under a token budget (F44; vLLM, SGLang with mixed chunks)."""
-    step = s.terms.decode_s(level, s.kv_s)
-    room = np.maximum(s.chunk - level, 1.0)
-    most = np.maximum(room / d.uncached_mean, 1.0)
 
     def mixed_step(tokens: Array, prompts: Array, attention: Array) -> Array:
         """Seconds of a step that adds ``tokens`` prefill tokens; trailing axes broadcast."""
         tail = (slice(None),) + (None,) * (tokens.ndim - 1)
-        base = (s.terms.launch_s + s.terms.latency_s + (s.terms.sequence_s + s.kv_s) * level)[tail]
-        batch = level[tail] + tokens
+        base = (s.terms.launch_s + s.terms.latency_s + (s.terms.sequence_s + s.kv_s) * running)[tail]
+        batch = running[tail] + tokens
         return base + s.terms.sequence_s[tail] * prompts + s.terms.gemm_s(batch) + s.terms.token_wire_s[tail] * batch + attention
 
-    rate = np.zeros_like(level)
+    rate, running = np.zeros_like(level), level
     for _ in range(ROUNDS):
-        prompts = _prompts_per_step(rate, step, most)
+        step = s.terms.decode_s(running, s.kv_s)
+        room = np.maximum(s.chunk - running, 1.0)
+        prompts = _prompts_per_step(rate, step, np.maximum(room / d.uncached_mean, 1.0))
         steps = np.maximum(d.uncached_mean / room, 1.0 / prompts)
+        # Once every step carries a chunk, prompts set the pace: no more sequences can be decoding than they feed.
+        running = np.minimum(level, d.gaps / steps)
+        step = s.terms.decode_s(running, s.kv_s)
         longer = mixed_step(d.uncached_mean / steps, 1.0 / steps, s.attention_mean_s / steps)
-        share = steps * level / d.gaps
-        # Beyond share 1 every step carries a chunk and the prompts set the pace.
-        rate = np.where(
-            share < 1.0,
-            1.0 / (steps * (longer - step) + d.gaps * step / np.maximum(level, 1e-12)),
-            1.0 / (steps * longer),
-        )
-    share = np.minimum(share, 1.0)
+        rate = 1.0 / (steps * (longer - step) + d.gaps * step / np.maximum(running, 1e-12))
+    share = np.minimum(steps * running / d.gaps, 1.0)
     busy = np.minimum(rate * steps * longer, 1.0)
     prompt = d.uncached_edges[None, : s.prefill_edges_s.shape[1]]
     edge_steps = np.maximum(prompt / room[:, None], 1.0)
@@ -146,7 +142,7 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
     # A long prompt lengthens more steps than a short one.
     weights = WIDTHS[: max(prompt.shape[1] - 1, 0)] * (edge_steps[:, 1:] + edge_steps[:, :-1])
     return Point(
-        level=level,
+        level=running,
         rate=rate,
         const_s=s.request_s + step,
         const_mean_s=s.request_s + step / 2.0,
@@ -155,7 +151,7 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         service_edges_s=edge_steps * edge_step,
         service_mean_s=np.maximum(d.uncached_mean / room, 1.0) * longer,
         gap_s=step,
-        gap_sd_s=_spread(s, level, step),
+        gap_sd_s=_spread(s, running, step),
         stall_share=share,
         stall_edges_s=np.maximum.accumulate(np.maximum(edge_step - step[:, None], 0.0), axis=1),
         stall_weights=weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300),
@@ -171,6 +167,9 @@ def static(s: Server, d: Demand, level: Array) -> Point:
     prefill = s.terms.chunk_s(size * d.uncached_mean) + size * (s.terms.sequence_s + s.attention_mean_s)
     batch = prefill + np.maximum(longest - 1.0, 0.0) * step
     zeros = np.zeros_like(step)
+    # Who finds a batch running (chance ``busy``) waits for the rest of it, which is uniform over its length.
+    busy = np.minimum(level, 1.0)[:, None]
+    rest = np.clip((EDGES[: s.prefill_edges_s.shape[1]] - (1.0 - busy)) / np.maximum(busy, 1e-12), 0.0, 1.0)
     return Point(
         level=level,
         rate=level / batch,
@@ -178,9 +177,8 @@ def static(s: Server, d: Demand, level: Array) -> Point:
         const_mean_s=s.request_s,
         busy=zeros,
         wait_s=zeros,
-        # The rest of the running batch is uniform over its length, then the own prefill.
-        service_edges_s=prefill[:, None] + EDGES[: s.prefill_edges_s.shape[1]] * batch[:, None],
-        service_mean_s=prefill + batch / 2.0,
+        service_edges_s=prefill[:, None] + rest * batch[:, None],
+        service_mean_s=prefill + busy[:, 0] * batch / 2.0,
         gap_s=step,
         gap_sd_s=zeros,
         stall_share=zeros,

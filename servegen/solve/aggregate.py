@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -16,14 +17,14 @@ from servegen.service.disciplines import DISCIPLINES, means_only
 from servegen.service.latency import itl_exceeds, quantile, ttft_exceeds
 from servegen.service.server import server
 from servegen.solve.bands import pessimism
+from servegen.solve.budget import Budget
 from servegen.solve.candidate import Block, Candidate, RoleChoice, first_best, three_digits
 from servegen.solve.problem import EngineOption, Kind, Problem
 from servegen.solve.space import (
     BATCH_LIMITS,
     KV_SLACK,
-    Budget,
     Rows,
-    budget,
+    budget_of,
     build,
     chunks_for,
     occupancy,
@@ -39,7 +40,8 @@ class Outcome:
     """What a block found: the best candidate of each configuration, and how far the others came.
 
     ``stage`` is the last hurdle that some candidate took: 0 none, 1 exists, 2 fits the memory, 3 meets the bounds when
-    idle, 4 fits the pool. ``most`` is the largest load that the pool carried in any candidate.
+    idle, 4 fits the pool. ``most`` is the largest load that the pool carried in any candidate; ``late`` the bound that
+    those missed which it did carry.
     """
 
     candidates: tuple[Candidate, ...]
@@ -47,6 +49,7 @@ class Outcome:
     stage: int
     most: float
     block: Block | None
+    late: str = ""
 
 
 def within_memory(problem: Problem, rows: Rows, room: Budget, rejected: Counter[str]) -> Mask:
@@ -67,11 +70,13 @@ def level_limits(problem: Problem) -> Array:
 
 def aggregated(problem: Problem, engine: EngineOption, kind: Kind, discipline: str, rejected: Counter[str]) -> Outcome:
     """Every aggregated candidate of an engine on a kind under one discipline."""
+    if no_power(problem, kind, rejected):
+        return Outcome((), 0, 0, 0.0, None)
     rows = build(problem, engine, kind, chunks_for(problem), rejected)
     if rows is None:
         return Outcome((), 0, 0, 0.0, None)
     d, factors = problem.demand, pessimism(problem, engine.facts, kind.facts)
-    room = budget(problem, engine, rows, BATCH_LIMITS)
+    room = budget_of(problem, engine, rows, BATCH_LIMITS)
     fits = within_memory(problem, rows, room, rejected)
     srv = server(rows.terms, rows.chunk, engine.facts.request_s.value, d)
     levels = level_limits(problem)
@@ -98,6 +103,14 @@ def aggregated(problem: Problem, engine: EngineOption, kind: Kind, discipline: s
     return Outcome(found, int(fits.sum()), 4, best_load, block)
 
 
+def no_power(problem: Problem, kind: Kind, rejected: Counter[str]) -> bool:
+    """Whether the objective is energy and the accelerator's power is not published."""
+    unknown = problem.objective == "energy" and math.isnan(kind.facts.tdp_w)
+    if unknown:
+        rejected[f"energy: the power of {kind.facts.id} is not published"] += 1
+    return unknown
+
+
 def _count_idle(rejected: Counter[str], at_idle: dict[str, Mask], fits: Mask) -> None:
     """Candidates that break a bound although idle; each counts for the first bound it breaks."""
     seen = np.zeros(len(fits), dtype=bool)
@@ -113,7 +126,10 @@ def _sustained(problem: Problem, block: Block, level: Array, alive: Mask) -> tup
     lean = take(means_only(block.server), row)
     p = DISCIPLINES[block.discipline](lean, problem.demand, level[row, column])
     carried, rate = np.zeros(level.shape), np.zeros(level.shape)
-    carried[row, column] = size.load(problem.load_kind, p, problem.demand, problem.think_s)
+    load = size.load(problem.load_kind, p, problem.demand, problem.think_s)
+    if not problem.open_loop:  # those who are served hold a slot; only those who think hold none
+        load = np.minimum(load, BATCH_LIMITS[column] + p.rate * problem.think_s)
+    carried[row, column] = load
     rate[row, column] = p.rate
     return carried, rate
 
@@ -152,7 +168,7 @@ def _best_of_each(
         headroom = np.minimum(headroom, problem.load / problem.utilization)
     objective: tuple[Array, ...]
     if problem.objective == "latency":
-        objective = _latency_keys(problem, block, mask, replicas)
+        objective = _latency_keys(problem, block, mask, replicas, carried, level)
     elif problem.objective == "throughput":
         objective = (-three_digits(output),)
     else:
@@ -204,22 +220,27 @@ def _closed_loop_output(
     return exact
 
 
-def _latency_keys(problem: Problem, block: Block, mask: Mask, replicas: Array) -> tuple[Array, Array]:
-    """p95 ITL and p95 TTFT at the sized load; they depend on row and replicas only, so each pair is computed once."""
+#: Batch limits of a row that are compared when the pool is saturated: latency rises with them, so the best is among the least.
+LEAST_LIMITS = 16
+
+
+def _latency_keys(
+    problem: Problem, block: Block, mask: Mask, replicas: Array, carried: Array, level: Array
+) -> tuple[Array, Array]:
+    """p95 ITL and p95 TTFT at the sized load.
+
+    They depend on the row and the load of a replica, so each such pair is computed once.
+    """
+    if problem.saturate:
+        mask = mask & (np.cumsum(mask, axis=1) <= LEAST_LIMITS)
     row, column = np.nonzero(mask)
-    count = replicas[row, column]
-    pairs, inverse = np.unique(np.stack([row.astype(np.float64), count]), axis=1, return_inverse=True)
-    index = pairs[0].astype(np.int64)
-    srv = take(block.server, index)
-    target = problem.load / pairs[1] if not problem.saturate else np.full(len(index), np.nan)
-    step = DISCIPLINES[block.discipline]
-    high = block.level_limit[index]
-    level = (
-        high * problem.utilization
-        if problem.saturate
-        else size.level_at(step, srv, problem.demand, problem.load_kind, target, high, problem.think_s)
-    )
-    p = step(srv, problem.demand, level)
+    load = problem.utilization * carried[row, column] if problem.saturate else problem.load / replicas[row, column]
+    pairs, first, inverse = np.unique(np.stack([row.astype(np.float64), load]), axis=1, return_index=True, return_inverse=True)
+    index, target = pairs[0].astype(np.int64), pairs[1]
+    srv, step, d = take(block.server, index), DISCIPLINES[block.discipline], problem.demand
+    high = level[row, column][first] if problem.saturate else block.level_limit[index]
+    at = size.level_at(step, srv, d, problem.load_kind, target, high, problem.think_s)
+    p = step(srv, d, at)
     itl, ttft = np.full(mask.shape, np.inf), np.full(mask.shape, np.inf)
     inverse = inverse.reshape(-1)
     itl[row, column] = three_digits(quantile(lambda t: itl_exceeds(p, t), 0.95, len(index)))[inverse]

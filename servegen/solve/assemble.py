@@ -171,7 +171,7 @@ def _memory(problem: Problem, r: RoleChoice) -> MemoryPlan:
         activation_bytes=activations,
         graph_bytes=graphs,
         collective_bytes=collectives,
-        runtime_bytes=reserve - activations - graphs - collectives,
+        runtime_bytes=usable - float(memory.weight_bytes[row]) - pool - activations - graphs - collectives,
         kv_bytes_per_token=token,
         kv_tokens=int(pool / token) if token else 0,
     )

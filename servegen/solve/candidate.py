@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from servegen.plan import RoleName, Topology
 from servegen.service.server import Server
+from servegen.solve.budget import Budget
 from servegen.solve.problem import EngineOption, Kind, Problem
-from servegen.solve.space import Budget, Rows
+from servegen.solve.space import Rows
 
 Array = NDArray[np.float64]
 #: More than one second of anything that is compared: sorts behind every real value.
@@ -86,7 +87,7 @@ class Candidate:
         parts = []
         for r in self.roles:
             mixed = "-mixed" if r.block.discipline == "mixed" else ""
-            parts.append(f"{r.role}-tp{r.tp:02d}-b{r.batch_limit:04d}-c{r.chunk:05d}{mixed}")
+            parts.append(f"{r.role}-tp{r.tp:02d}-c{r.chunk:05d}-b{r.batch_limit:04d}{mixed}")
         return f"{self.engine.facts.id}/{self.kind.facts.id}/{weights}-kv-{kv}/" + "+".join(parts)
 
     def key(self, problem: Problem) -> tuple[object, ...]:

@@ -18,18 +18,28 @@ from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
 from servegen.catalog.models import model_from_file, resolve_model
 from servegen.errors import CatalogError, Diagnostic, NotBuiltError
 from servegen.lower import Config, Lowered, Physics, lower
-from servegen.roofline import memory as mem
 from servegen.service import latency, size
 from servegen.service.demand import Demand, demand
 from servegen.service.disciplines import DISCIPLINES, Point
 from servegen.service.server import Server, server
+from servegen.simulate import benchmark
+from servegen.simulate.deployment import Deployment, Pool
+from servegen.simulate.engine import Limits
+from servegen.simulate.steps import StepModel
 from servegen.solve.bands import band
+from servegen.solve.budget import budget
 from servegen.solve.problem import WeightOption
 from servegen.solve.space import cut
 from servegen.solve.split import combine
 from servegen.workload import Lengths, Workload
 
 Mode = Literal["static", "aggregated", "disaggregated"]
+
+#: Engines that put whole prompts into a step.
+WHOLE_PROMPTS = frozenset({"tensorrt-llm"})
+#: SGLang's prefill step on Blackwell, whose devices have the memory for it (its server arguments, above 90 GB).
+LARGE_STEP_TOKENS = 16384
+LARGE_STEP_CAPABILITY = 10.0
 
 
 @dataclass(frozen=True)
@@ -136,7 +146,13 @@ def estimate(request: EstimateRequest) -> Estimate:
     else:
         decoding = lowered
         static = request.mode == "static" or engine.schedulers[0] == "static"
-        serving, devices = _batch(request, srv, d) if static else _loop(request, engine, srv, d, figures), float(tp)
+        devices = float(tp)
+        if static:
+            serving = _batch(request, srv, d)
+        elif request.physics == "ideal":
+            serving = _loop(request, engine, srv, d, figures)
+        else:
+            serving = _replayed(request, accelerator, engine, lowered, figures)
     batch = np.array([float(request.batch)])
     kv_s = decoding.terms.kv_s(d.held_mean)
     step_parts = {k: float(v[0]) for k, v in decoding.terms.decode_breakdown_s(batch, kv_s).items()}
@@ -215,26 +231,20 @@ def _memory(
 ) -> MemoryFigures:
     """Pool by the engine's rule; ``ideal`` leaves nothing in reserve."""
     m, rule, tp = lowered.memory, engine.memory, float(lowered.configs[0].tp)
-    usable, weight = m.usable_bytes, m.weight_bytes
     if request.physics == "ideal":
-        pool = usable - weight
+        pool = m.usable_bytes - m.weight_bytes
     else:
-        reserve = (
-            rule.context_bytes + rule.usable_share * usable + rule.per_chunk_token_bytes * chunk + rule.per_device_bytes * tp
-        )
-        reserve = np.maximum(
-            reserve + rule.per_graph_sequence_bytes * request.batch,
-            np.where(usable > rule.floor_above_bytes, rule.floor_bytes, 0.0),
-        )
-        pool = mem.pool_bytes(usable, mem.static_fraction(usable, np.maximum(reserve, mem.runtime_bytes(weight))), weight)
+        sizes = np.array([chunk]), np.array([tp]), np.array([float(request.batch)])
+        pool = budget(rule, model, m.usable_bytes, m.weight_bytes, *sizes).pool[:, 0]
     # A static engine, and the ideal one, holds whole sequences; a paged one admits with part of the output reserved.
     share = 1.0 if request.physics == "ideal" or request.mode == "static" else rule.kv_reserve_osl
     each = float(m.sequence_bytes(request.isl + share * request.osl)[0])
     most = max(math.floor(float(pool[0]) / each), 0) if each else request.batch
     needed = request.batch if request.mode == "static" else 1
-    return MemoryFigures(
-        float(weight[0]), _model_kv_bytes(m.token_bytes, tp, model), max(float(pool[0]), 0.0) * tp, most, most >= needed
-    )
+    token = _model_kv_bytes(m.token_bytes, tp, model)
+    # Ranks that repeat KV heads hold copies; the pool counts each cached token once, as the bytes of a token do.
+    unique = max(float(pool[0]), 0.0) * (token / float(m.token_bytes[0]) if m.token_bytes[0] else tp)
+    return MemoryFigures(float(m.weight_bytes[0]), token, unique, most, most >= needed)
 
 
 def _model_kv_bytes(token_bytes: np.ndarray, tp: float, model: ModelFacts) -> float:
@@ -257,6 +267,32 @@ def _loop(
     rate = float(p.rate[0])
     waiting = (request.batch - running) / rate
     return float(latency.ttft_mean(p)[0]) + waiting, float(p.gap_mean_s[0]), rate * request.osl
+
+
+def _replayed(
+    request: EstimateRequest, accelerator: AcceleratorFacts, engine: EngineFacts, lowered: Lowered, figures: MemoryFigures
+) -> tuple[float, float, float]:
+    """TTFT, TPOT, output tokens/s of the closed-loop benchmark, replayed step by step."""
+    m = lowered.memory
+    token = float(m.token_bytes[0])
+    pool = figures.kv_pool_bytes * (token / figures.kv_bytes_per_token if token else 1.0 / lowered.configs[0].tp)
+    model = StepModel.of(lowered.terms, 0, m.kv_bytes[0].tolist(), float(m.state_bytes[0]))
+    bench = benchmark.as_published(request.batch, request.isl, request.osl, request.cached)
+    limits = Limits(request.batch, _step_tokens(request, bench.isl, accelerator, engine), pool, engine.memory.kv_reserve_osl)
+    scheduler = "whole" if engine.id in WHOLE_PROMPTS else engine.schedulers[0]
+    found = benchmark.run(Deployment((Pool(model, limits, scheduler, 1, engine.request_s.value),)), bench)
+    return found.ttft_s, found.tpot_s, found.output_tokens_per_s
+
+
+def _step_tokens(request: EstimateRequest, longest: int, accelerator: AcceleratorFacts, engine: EngineFacts) -> int:
+    """Tokens of the largest step as benchmarks of prompts up to ``longest`` tokens start their engines."""
+    if request.chunk:
+        return request.chunk
+    if engine.id in WHOLE_PROMPTS:  # a prompt must fit beside the running batch; InferenceX rounds up to 64
+        return max(math.ceil((request.batch + longest + 64) / 64) * 64, engine.token_budget)
+    if engine.id == "sglang" and accelerator.compute_capability >= LARGE_STEP_CAPABILITY:
+        return LARGE_STEP_TOKENS
+    return engine.token_budget
 
 
 def _batch(request: EstimateRequest, srv: Server, d: Demand) -> tuple[float, float, float]:

@@ -133,6 +133,10 @@ def _limits(problem: Problem, role: RoleChoice) -> list[str]:
     found = [bound for bound, flags in broken.items() if flags[0]]
     if found:
         return found
+    if role.role != "serve":
+        at_cap = DISCIPLINES[block.discipline](srv, problem.demand, np.array([role.level_cap]))
+        if float(at_cap.rate[0]) > role.sustained * NUDGE:
+            return ["fabric"]
     if role.role == "prefill":
         return ["stability"]
     last = role.limit + 1 >= len(BATCH_LIMITS) or block.budget.pool[role.row, min(role.limit + 1, len(BATCH_LIMITS) - 1)] <= 0

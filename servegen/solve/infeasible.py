@@ -18,8 +18,9 @@ from servegen.service import latency, size
 from servegen.service.disciplines import DISCIPLINES
 from servegen.service.size import Bound, Slo
 from servegen.solve.candidate import Block
-from servegen.solve.problem import Kind, Problem, WeightOption
+from servegen.solve.problem import EngineOption, Kind, Problem, WeightOption
 from servegen.solve.space import occupancy
+from servegen.solve.split import GAPS, START
 from servegen.solve.words import duration
 from servegen.solve.words import load as load_words
 
@@ -45,24 +46,18 @@ def _diagnosis(problem: Problem, seen: Searched, stage: int, fixes: tuple[Fix, .
     if stage == 0:
         reason = max(sorted(seen.rejected), key=lambda r: seen.rejected[r], default="nothing to choose from")
         return reason.split(":")[0], f"no configuration can exist: {reason}", "none"
-    blocks = [o.block for o in seen.outcomes if o.block is not None]
+    blocks = [o.block for o in seen.outcomes if o.block is not None and o.stage == stage]
     if stage == 1:
         return "memory", "no configuration fits the accelerators' memory", _least_memory(problem, blocks)
     if stage == 2:
         return _latency(problem, blocks)
-    most = max(o.most for o in seen.outcomes)
-    limit = (
-        "maxAccelerators"
-        if problem.max_accelerators and any(problem.max_accelerators < k.devices for k in problem.pool)
-        else "pool"
-    )
-    latency_fix = next((f.key for f in fixes if f.key.startswith("slo.")), "")
-    hint = f" (and {latency_fix} could be looser instead)" if latency_fix and fixes and fixes[0].key == latency_fix else ""
-    return (
-        limit,
-        f"the accelerators carry {_load(problem, most)} of {_load(problem, problem.load)} within the bounds{hint}",
-        _load(problem, most),
-    )
+    most, late = max((o.most, o.late) for o in seen.outcomes)
+    if late and most >= problem.load:
+        best = next((f.new for f in fixes if f.key == f"slo.{late}"), "not known")
+        return late, f"the pool carries the load, but every candidate misses {late} at it", best
+    small = problem.max_accelerators and any(problem.max_accelerators < k.devices for k in problem.pool)
+    message = f"the accelerators carry {_load(problem, most)} of {_load(problem, problem.load)} within the bounds"
+    return "maxAccelerators" if small else "pool", message, _load(problem, most)
 
 
 def _load(problem: Problem, load: float) -> str:
@@ -94,14 +89,32 @@ def _latency(problem: Problem, blocks: list[Block]) -> tuple[str, str, str]:
         if best > bound.seconds and (worst is None or best / bound.seconds > worst[0]):
             worst = (best / bound.seconds, bound, best)
     if worst is None:
-        return "slo", "no configuration meets all bounds at once, though each alone can be met", "each bound alone"
+        return _together(problem, blocks)
     _, bound, best = worst
     message = f"even a single request misses {bound.id} of {duration(bound.seconds)}, whatever the number of replicas"
     return bound.id, message, f"{bound.id} = {duration(best)}"
 
 
+def _together(problem: Problem, blocks: list[Block]) -> tuple[str, str, str]:
+    """Each bound can be met alone: the share of requests that meets all of them, or the bounds at once."""
+    if math.isnan(problem.slo.attainment):
+        return "slo", "no configuration meets all bounds at once, though each alone can be met", "each bound alone"
+    best = 0.0
+    for block in blocks:
+        if block.discipline in ("prefill", "decode"):
+            continue
+        p = DISCIPLINES[block.discipline](block.server, problem.demand, np.full(len(block.rows), size.IDLE))
+        share = size.attainment(p, problem.demand, problem.slo.jointly, {})
+        best = max(best, float(np.max(np.where(block.budget.fits.any(axis=1), share, 0.0))))
+    message = f"even when nothing waits, fewer than {problem.slo.attainment * 100:.4g} % of the requests meet every bound"
+    return "attainment", message, f"{best * 100:.4g} %"
+
+
 def _idle(problem: Problem, block: Block, bound: Bound) -> list[float]:
-    """A bounded statistic of an idle replica, for every row whose weights fit."""
+    """A bounded statistic of an idle replica, for every row whose weights fit; none where another role answers for it."""
+    answers = {"prefill": START, "decode": GAPS}.get(block.discipline)
+    if answers is not None and bound.metric not in answers:
+        return []
     d = problem.demand
     fits = block.budget.fits.any(axis=1)
     p = DISCIPLINES[block.discipline](block.server, d, np.full(len(block.rows), size.IDLE))
@@ -116,8 +129,10 @@ def _idle(problem: Problem, block: Block, bound: Bound) -> list[float]:
 def _fixes(problem: Problem) -> Iterator[Fix]:
     """Single changes that were verified: looser bounds, more nodes, another precision."""
     yield from _looser(problem)
+    yield from _fewer_on_time(problem)
     yield from _larger(problem)
-    yield from _narrower(problem)
+    yield from _precisions(problem)
+    yield from _other_tp(problem)
 
 
 def _feasible(problem: Problem) -> bool:
@@ -192,13 +207,54 @@ def _larger(problem: Problem) -> Iterator[Fix]:
         yield Fix(f"hardware.pool.{i}.nodes", str(kind.plan.nodes), str(high), high / kind.plan.nodes - 1.0, text)
 
 
-def _narrower(problem: Problem) -> Iterator[Fix]:
-    """One more weight precision that the engine could load if a checkpoint were named, or an fp8 KV cache."""
+def _fewer_on_time(problem: Problem) -> Iterator[Fix]:
+    """The largest attainment, in steps of half a percent, that can be met."""
+    asked = problem.slo.attainment
+    if math.isnan(asked):
+        return
+
+    def less(share: float) -> Problem:
+        return dataclasses.replace(problem, slo=dataclasses.replace(problem.slo, attainment=share))
+
+    steps = [round(k * 0.005, 3) for k in range(1, 200) if k * 0.005 < asked]
+    low, high = -1, len(steps)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _feasible(less(steps[middle])) else (low, middle)
+    if low >= 0:
+        new = steps[low]
+        text = f"lower slo.attainment from {asked:g} to {new:g}"
+        yield Fix("slo.attainment", f"{asked:g}", f"{new:g}", 1.0 - new / asked, text)
+
+
+def _other_tp(problem: Problem) -> Iterator[Fix]:
+    """The TP that the search would take if it were free."""
+    if not problem.tps:
+        return
+    from servegen.solve.search import search
+
+    best = search(dataclasses.replace(problem, tps=())).best
+    if best is None:
+        return
+    wanted = sorted({*problem.tps, *(r.tp for r in best.roles)})
+    if _feasible(dataclasses.replace(problem, tps=tuple(wanted))):
+        old, new = ", ".join(map(str, problem.tps)), ", ".join(map(str, wanted))
+        yield Fix(
+            "constraints.tp",
+            old,
+            new,
+            0.5,
+            f"allow TP {', '.join(map(str, sorted({r.tp for r in best.roles})))}: constraints.tp [{new}]",
+        )
+
+
+def _precisions(problem: Problem) -> Iterator[Fix]:
+    """One more weight precision, the least narrow first, or an fp8 KV cache."""
     for precision in PRECISIONS:
-        if precision in problem.allowed_weights or precision == "bf16":
+        if precision in problem.allowed_weights:
             continue
         engines = tuple(
-            dataclasses.replace(e, weights=(*e.weights, _option(precision, e.facts.quantize_on_load, e.weights)))
+            dataclasses.replace(e, weights=(*e.weights, _option(problem, precision, e)))
             for e in problem.engines
             if precision in e.facts.weights
         )
@@ -206,7 +262,9 @@ def _narrower(problem: Problem) -> Iterator[Fix]:
             dataclasses.replace(problem, engines=engines, allowed_weights=(*problem.allowed_weights, precision))
         ):
             old = ", ".join(problem.allowed_weights)
-            text = f"allow {precision} weights: add {precision} to constraints.weights, and its checkpoint to model.checkpoints"
+            named = any(o.load for e in engines for o in e.weights if o.precision == precision)
+            where = "" if named else ", and its checkpoint to model.checkpoints"
+            text = f"allow {precision} weights: add {precision} to constraints.weights{where}"
             yield Fix("constraints.weights", old, f"{old}, {precision}", 1.0, text)
             break
     if "fp8" not in problem.allowed_kv:
@@ -216,9 +274,12 @@ def _narrower(problem: Problem) -> Iterator[Fix]:
             yield Fix("constraints.kvCache", old, f"{old}, fp8", 0.5, "allow an fp8 KV cache: add fp8 to constraints.kvCache")
 
 
-def _option(precision: str, on_load: tuple[str, ...], known: tuple[WeightOption, ...]) -> WeightOption:
-    """The precision as the engine would serve it: quantized while loading if it can, else from a checkpoint yet to be named."""
-    bf16 = next((o for o in known if o.stored == "bf16"), None)
-    if bf16 is not None and precision in on_load:
-        return WeightOption(precision, bf16.load, precision, "bf16")
-    return WeightOption(precision, known[0].load if known else "", "", precision)
+def _option(problem: Problem, precision: str, engine: EngineOption) -> WeightOption:
+    """The precision as the engine would serve it: the model's own files, quantized while loading, or a checkpoint to be named."""
+    own = problem.model.native_precision
+    if precision == own:
+        return WeightOption(precision, problem.served_name, "", own)
+    bf16 = next((o.load for o in engine.weights if o.stored == "bf16"), problem.served_name if own == "bf16" else "")
+    if bf16 and precision in engine.facts.quantize_on_load:
+        return WeightOption(precision, bf16, precision, "bf16")
+    return WeightOption(precision, "", "", precision)

@@ -12,8 +12,8 @@ from servegen.solve.aggregate import Outcome, aggregated
 from servegen.solve.assemble import assemble
 from servegen.solve.candidate import Candidate
 from servegen.solve.explain import compare, flips, under_the_band
+from servegen.solve.pairs import disaggregated
 from servegen.solve.problem import Problem
-from servegen.solve.split import disaggregated
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from servegen.catalog.accelerators import arithmetic
 from servegen.catalog.facts import ModelFacts
 from servegen.lower import Config, Lowered, MemoryTerms, lower
-from servegen.roofline import memory as mem
 from servegen.roofline.step import StepTerms, take
+from servegen.solve.budget import Budget, budget
 from servegen.solve.problem import EngineOption, Kind, Problem, WeightOption
 
 Array = NDArray[np.float64]
@@ -42,16 +42,6 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.config)
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Memory of every (row, batch limit), shape (rows, limits): ``fraction`` for the engine's flag, ``pool`` bytes of KV."""
-
-    reserve: Array
-    fraction: Array
-    pool: Array
-    fits: Mask
 
 
 def tensor_parallel(problem: Problem, kind: Kind) -> tuple[int, ...]:
@@ -147,27 +137,10 @@ def chunks_for(problem: Problem) -> tuple[int, ...]:
     return tuple(c for i, c in enumerate(CHUNKS) if i == 0 or CHUNKS[i - 1] < longest)
 
 
-def budget(problem: Problem, engine: EngineOption, rows: Rows, limits: Array, handoff: bool = False) -> Budget:
-    """Memory of every (row, limit): the engine's reserve, or the activations if those are more (F19, F19b)."""
-    rule, model = engine.facts.memory, problem.model
-    usable = rows.memory.usable_bytes[:, None]
-    chunk, tp = rows.chunk[:, None], rows.tp[:, None]
-    widest = max(max(g.intermediate, g.moe_intermediate * max(g.experts_per_token, 1)) for g in model.layers)
-    working = mem.activation_bytes(chunk, model.hidden_size, widest, tp) + mem.logits_bytes(limits, model.vocab_size, tp)
-    by_rule = rule.per_chunk_token_bytes * chunk
-    reserve = (
-        rule.context_bytes
-        + rule.usable_share * usable
-        + np.maximum(by_rule, working)
-        + rule.per_device_bytes * tp
-        + rule.per_graph_sequence_bytes * limits[None, :]
-    )
-    reserve = np.maximum(reserve, np.where(usable > rule.floor_above_bytes, rule.floor_bytes, 0.0))
-    reserve = np.maximum(reserve, mem.runtime_bytes(rows.memory.weight_bytes[:, None]))
-    reserve = reserve + (rule.handoff_bytes if handoff else 0.0)
-    fraction = mem.static_fraction(usable, reserve)
-    pool = mem.pool_bytes(usable, fraction, rows.memory.weight_bytes[:, None])
-    return Budget(reserve, fraction, pool, pool > 0)
+def budget_of(problem: Problem, engine: EngineOption, rows: Rows, limits: Array, handoff: bool = False) -> Budget:
+    """Memory of every (row, limit)."""
+    m = rows.memory
+    return budget(engine.facts.memory, problem.model, m.usable_bytes, m.weight_bytes, rows.chunk, rows.tp, limits, handoff)
 
 
 def occupancy(problem: Problem, rows: Rows) -> tuple[Array, Array, Array]:
@@ -183,20 +156,22 @@ def replicas_that_fit(kind: Kind, tp: Array) -> Array:
     return np.where(tp <= per, nodes * np.floor(per / tp), np.floor(nodes / np.ceil(tp / per)))
 
 
-def both_fit(kind: Kind, big: Array, big_count: Array, small: Array, small_count: Array) -> Mask:
-    """Whether two sizes of replicas (``big`` >= ``small`` devices) fit the nodes together; exact for sizes that divide a node."""
-    per, nodes = kind.plan.per_node, kind.plan.nodes
-    wide = np.ceil(big / per)  # nodes of one big replica, when it spans several
-    in_node = np.maximum(np.floor(per / big), 1.0)
-    full = np.floor(big_count / in_node)
-    left = big_count - full * in_node
-    free = np.where(
-        big > per,
-        (nodes - big_count * wide) * np.floor(per / small),
-        full * np.floor((per - in_node * big) / small)
-        + np.where(left > 0, np.floor((per - left * big) / small), 0.0)
-        + (nodes - full - (left > 0)) * np.floor(per / small),
+def beside(kind: Kind, big: float, count: Array, small: float) -> Array:
+    """Replicas of ``small`` devices that fit the nodes beside ``count`` of ``big`` >= ``small`` devices; -1 if those do not fit.
+
+    Exact where each node is filled with big replicas first, which is best when the sizes divide a node.
+    """
+    per, nodes = float(kind.plan.per_node), float(kind.plan.nodes)
+    if big > per:
+        used = count * np.ceil(big / per)
+        free = (nodes - used) * np.floor(per / small) if small <= per else np.floor((nodes - used) / np.ceil(small / per))
+        return np.where(used <= nodes, free, -1.0)
+    each = np.floor(per / big)
+    full = np.floor(count / each)
+    rest = count - full * each
+    free = (
+        full * np.floor((per - each * big) / small)
+        + np.where(rest > 0, np.floor((per - rest * big) / small), 0.0)
+        + (nodes - full - (rest > 0)) * np.floor(per / small)
     )
-    used = np.where(big > per, big_count * wide, full + (left > 0))
-    free = np.where(small > per, np.floor((nodes - used) / np.ceil(small / per)), free)
-    return (used <= nodes) & (free >= small_count)
+    return np.where(full + (rest > 0) <= nodes, free, -1.0)

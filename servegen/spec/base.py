@@ -77,13 +77,19 @@ def refuse(findings: list[Finding]) -> None:
 
 @dataclass(frozen=True)
 class Quantity:
-    """A float of SI units that is written with a unit."""
+    """A float of SI units that is written with a unit, from ``least`` to ``most``; ``may_be_zero`` allows 0, too.
+
+    The range holds everything that is real. Beyond it, products and quotients of the physics would leave the floats,
+    and counts of seconds or bytes the integers of Kubernetes.
+    """
 
     parse: Callable[[object], float]
     write: Callable[[float], str]
     units: tuple[str, ...]
     example: str
-    positive: bool = True
+    least: float
+    most: float
+    may_be_zero: bool = False
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         shown = core_schema.plain_serializer_function_ser_schema(self.write)
@@ -109,17 +115,20 @@ class Quantity:
             hint = f"write {legal}" if legal else ""
             code = "wrong-unit" if legal else "out-of-range"
             raise PydanticCustomError(code, "{problem}", {"problem": problem, "hint": hint}) from error
-        if self.positive and number == 0:
+        if number == 0 and not self.may_be_zero:
             raise PydanticCustomError("out-of-range", "must be more than zero", {"hint": f"for example {self.example}"})
+        if number > self.most or 0 < number < self.least:
+            rule = f"at most {self.write(self.most)}" if number > self.most else f"at least {self.write(self.least)}"
+            raise PydanticCustomError("out-of-range", "must be {rule}, not {text}", {"rule": rule, "text": str(value)[:40]})
         return number
 
 
-DURATION = Quantity(units.parse_duration, units.format_duration, tuple(units.SECONDS), "500ms")
-_PAUSE = Quantity(units.parse_duration, units.format_duration, tuple(units.SECONDS), "20s", positive=False)
-_BYTES = Quantity(units.parse_bytes, units.format_bytes, tuple(units.BYTES), "200GiB")
-_BANDWIDTH = Quantity(units.parse_bandwidth, units.format_bandwidth, tuple(units.BYTES_PER_S), "400Gbps")
-_RATE = Quantity(units.parse_rate, units.format_rate, tuple(units.PER_S), "20/s")
-_PRICE = Quantity(units.parse_price, units.format_price, tuple(units.PER_H), "2.95/h", positive=False)
+DURATION = Quantity(units.parse_duration, units.format_duration, tuple(units.SECONDS), "500ms", 1e-6, 3.6e7)
+_PAUSE = Quantity(units.parse_duration, units.format_duration, tuple(units.SECONDS), "20s", 1e-6, 3.6e7, may_be_zero=True)
+_BYTES = Quantity(units.parse_bytes, units.format_bytes, tuple(units.BYTES), "200GiB", 1e6, 1e18)
+_BANDWIDTH = Quantity(units.parse_bandwidth, units.format_bandwidth, tuple(units.BYTES_PER_S), "400Gbps", 1e6, 1e15)
+_RATE = Quantity(units.parse_rate, units.format_rate, tuple(units.PER_S), "20/s", 1e-9, 1e9)
+_PRICE = Quantity(units.parse_price, units.format_price, tuple(units.PER_H), "2.95/h", 1e-9, 1e9, may_be_zero=True)
 Duration = Annotated[float, DURATION]  # s
 Pause = Annotated[float, _PAUSE]  # s, may be 0
 Bytes = Annotated[float, _BYTES]
@@ -197,9 +206,8 @@ Checkpoint = Annotated[
     ),
 ]
 Version = Annotated[str, Text("version", r"[0-9A-Za-z][0-9A-Za-z.+_-]*", 'like "0.5.23"', 64)]
-AbsolutePath = Annotated[
-    str, Text("absolute path", r"/(?!.*(^|/)\.\.(/|$))[A-Za-z0-9._/@+-]*", "like /models, without ..", 1024, "bad-path")
-]
+_FOLDER = r"/+(?!.*(^|/)\.\.(/|$))[A-Za-z0-9._@+-][A-Za-z0-9._/@+-]*"
+AbsolutePath = Annotated[str, Text("absolute path", _FOLDER, "like /models, without .., and not / itself", 1024, "bad-path")]
 Ratio = Annotated[float, Field(strict=True, ge=0, lt=1)]
 Share = Annotated[float, Field(strict=True, gt=0, le=1)]
 Flag = Annotated[bool, Field(strict=True)]

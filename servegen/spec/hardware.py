@@ -92,7 +92,7 @@ class PoolEntry(Section):
     nodes: Annotated[int, whole(1, 100_000)] = Field(description="Nodes of this kind.")
     per_node: Annotated[int, whole(1, 1024)] = Field(description="Accelerators in a node.")
     price: Price | None = Field(None, description="Dollars per accelerator and hour; default: the catalogue's.")
-    cpu: Annotated[float, Field(strict=True, gt=0, le=100_000)] | None = Field(
+    cpu: Annotated[float, Field(strict=True, ge=1, le=100_000)] | None = Field(
         None, description="CPUs of a node; default: the accelerator's usual host."
     )
     memory: Bytes | None = Field(None, description="Memory of a node; default: the accelerator's usual host.")

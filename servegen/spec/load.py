@@ -150,7 +150,7 @@ def _read_text(content: str | bytes, file: str) -> tuple[list[LoadedSpec], list[
     documents = compose(_decode(data, file), file)
     if not documents:
         hint = "`servegen init` writes a spec to start from"
-        raise SpecError(Diagnostic("empty", "the file holds no spec", Where(file), hint))
+        raise SpecError(Diagnostic("empty", "the file holds no spec", Where(file, 1, 1), hint))
     digest = hashlib.sha256(data).hexdigest()
     loaded: list[LoadedSpec] = []
     errors: list[UserError] = []
@@ -165,7 +165,8 @@ def _read_text(content: str | bytes, file: str) -> tuple[list[LoadedSpec], list[
 def _decode(data: bytes, file: str) -> str:
     if len(data) > MAX_BYTES:
         hint = "keep traces and architectures in files of their own"
-        raise SpecError(Diagnostic("too-large", f"the file is larger than {MAX_BYTES // 2**20} MiB", Where(file), hint))
+        message = f"the file is larger than {MAX_BYTES // 2**20} MiB"
+        raise SpecError(Diagnostic("too-large", message, Where(file, 1, 1), hint))
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise SpecError(Diagnostic("not-utf8", "the file is UTF-16", Where(file, 1, 1), "save it as UTF-8"))
     try:

@@ -158,8 +158,8 @@ class _Composer:
             self.anchors[anchor] = None
         node = Node(None, mark.line + 1, mark.column + 1)
         if isinstance(event, ScalarEvent):
-            node.text = event.value
             node.value = self.scalar(event)
+            node.text = event.value
         elif isinstance(event, SequenceStartEvent):
             node.value = self.sequence(depth)
             self.measure(node, node.value)
@@ -227,6 +227,8 @@ class _Composer:
     def scalar(self, event: ScalarEvent) -> Value:
         text: str = event.value
         if not text.isprintable():
+            text = event.value = _joined(text)
+        if not text.isprintable():
             char = next(c for c in text if not c.isprintable())
             name = "a line break" if char in "\r\n" else f"the invisible character U+{ord(char):04X}"
             self.find(event, "bad-text", f"this text holds {name}", "control and direction characters are not allowed")
@@ -251,6 +253,11 @@ class _Composer:
     def fatal(self, event: Event, code: str, message: str, hint: str) -> SpecError:
         self.find(event, code, message, hint)
         return SpecError(self.found)
+
+
+def _joined(text: str) -> str:
+    """``text`` with pairs of surrogates as the one character that they mean: JSON, which is YAML, escapes it that way."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", re.ASCII)

@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 
 from servegen.manifest import documents
 from servegen.validate.objects import FOLDER, KUSTOMIZATION, PATCHES, Manifest, Scene, mapping, sequence
+from servegen.validate.schema import NEWEST, problems
 from servegen.validate.syntax import is_label_key, is_label_value, is_name, is_service_name, minor_version
 
 HASH_ANNOTATION = "servegen.dev/plan-hash"
@@ -29,17 +30,37 @@ SERVED: Mapping[str, tuple[str, tuple[int, int]]] = {
 
 
 def check_objects(scene: Scene) -> None:
-    """Kind, apiVersion, name, namespace and labels of every object, and that none is there twice."""
+    """Schema, kind, apiVersion, name, namespace and labels of every object, and that none is there twice."""
     target = minor_version(scene.plan.deploy.kubernetes_version)
     seen: dict[tuple[str, str, str], str] = {}
     for m in scene.manifests:
         _check_version(scene, m, target)
+        for path, problem in problems(m.body, m.kind, target or NEWEST):
+            if path not in ("apiVersion", "kind"):  # judged above
+                scene.add("schema", m, path, problem, _governing(path, problem))
         _check_name(scene, m)
         _check_labels(scene, m)
         key = (m.kind, m.namespace, m.name)
         if key in seen:
             scene.add("duplicate", m, "metadata.name", f"{seen[key]} holds the same object", "metadata.name")
         seen[key] = m.path
+
+
+#: The spec key behind a field, by a part of its path; the first that fits.
+_GOVERNING = (
+    ("resources.limits", "hardware.pool"), ("resources.requests", "hardware.pool"),
+    ("tolerations", "hardware.pool[].tolerations"),
+    ("nodeSelector", "hardware.pool[].nodeSelector"), (".env", "deploy.overrides.env"), (".args", "deploy.overrides.args"),
+    (".image", "deploy.image"), ("olume", "deploy.modelCache"), ("storage", "deploy.modelCache"),
+    ("ngress", "deploy.networkPolicy"), ("eplica", "deploy.autoscaling"), ("startupProbe", "hardware.pool[].storage.bandwidth"),
+    ("progressDeadline", "hardware.pool[].storage.bandwidth"), ("etadata", "metadata.name"),
+)  # fmt: skip
+
+
+def _governing(path: str, problem: str) -> str:
+    if "the target is" in problem:
+        return "deploy.kubernetesVersion"
+    return next((key for part, key in _GOVERNING if part in path), "deploy.overrides.patches")
 
 
 def _check_version(scene: Scene, m: Manifest, target: tuple[int, int] | None) -> None:
@@ -125,6 +146,7 @@ def _compare_lists(scene: Scene, field: str, listed: list[str], there: set[str])
 
 def _check_patch(scene: Scene, path: str, known: set[tuple[str, str]]) -> None:
     key = "deploy.overrides.patches"
+    release = minor_version(scene.plan.deploy.kubernetes_version)
     try:
         patches = [p for p in documents(scene.bundle.files[path]) if p is not None]
     except ValueError as error:
@@ -136,7 +158,10 @@ def _check_patch(scene: Scene, path: str, known: set[tuple[str, str]]) -> None:
         target = (str(mapping(patch).get("kind")), str(mapping(mapping(patch).get("metadata")).get("name")))
         if not isinstance(patch, Mapping):
             scene.add_file("patch", path, "is no strategic merge patch (an object with kind and metadata.name)", key)
-        elif target not in known:
+        elif target in known:
+            for path_, problem in problems(patch, target[0], release or NEWEST, partial=True):
+                scene.add_file("patch", path, f"{target[0]}/{target[1]}: {path_}: {problem}", key)
+        else:
             names = ", ".join(f"{k}/{n}" for k, n in sorted(known) if k == target[0]) or ", ".join(
                 sorted({k for k, _ in known})
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from servegen.engines.launch import Launch
 from servegen.manifest import unescape_variables
 from servegen.plan import Role
 from servegen.validate.objects import Manifest, Scene, dig, mapping, selects, sequence
@@ -13,6 +14,7 @@ from servegen.validate.syntax import image_problem, is_port_name, is_variable, q
 _SECRET_NAME = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY|PRIVATE_KEY)$", re.IGNORECASE)
 _SECRET_FLAG = re.compile(r"--(.*-)?(api-key|token|password|secret|ssl-keyfile-password)")
 _MAX_GRACE_S = 3600
+_DEFAULT_SHM_BYTES = 64 * 2**20  # what a container has without an emptyDir
 _POD = "spec.template.spec"
 
 
@@ -26,7 +28,9 @@ def check_deployments(scene: Scene) -> None:
             scene.add("container", m, f"{_POD}.containers", "there is none", "deploy.image")
         for i, container in enumerate(m.containers):
             _check_container(scene, m, f"{_POD}.containers[{i}]", container)
-        role = scene.role(m)
+        role, launch = scene.role(m), scene.launch(m)
+        if launch is not None and m.containers:
+            _check_command(scene, m, launch, m.containers[0])
         if role is not None and m.containers:
             _check_role(scene, m, role, m.containers[0])
     covered = [launch.name for m in scene.deployments if (launch := scene.launch(m)) is not None]
@@ -174,6 +178,9 @@ def _check_resources(scene: Scene, m: Manifest, path: str, resources: Any) -> No
         for name, value in values.items():
             if quantity(value) is None:
                 scene.add("quantity", m, f"{path}.{where}", f"{name}: {value!r} is no quantity", "hardware.pool")
+            elif name in ("cpu", "memory") and not quantity(value):
+                problem = f"{name}: {value} leaves the pod nothing to run with"
+                scene.add("resources", m, f"{path}.{where}", problem, f"hardware.pool[].{name}")
     for name in ("cpu", "memory"):
         if name not in requests:
             scene.add("resources", m, f"{path}.requests", f"{name} is missing", f"hardware.pool[].{name}")
@@ -232,6 +239,32 @@ def _check_literal(scene: Scene, m: Manifest, path: str, word: Any, key: str) ->
         unescape_variables(word)
     except ValueError as error:
         scene.add("word", m, path, f"{error}; a literal dollar is written twice", key)
+
+
+def _check_command(scene: Scene, m: Manifest, launch: Launch, container: Any) -> None:
+    """The planned command must be what the container runs; words before it (a profiler) or behind it are the template's."""
+    path = f"{_POD}.containers[0]"
+    words = [_literal(w) for key in ("command", "args") for w in sequence(container.get(key))]
+    planned = list(launch.argv())
+    starts = [i for i, word in enumerate(words) if word == planned[0]] or [0]
+    misses = [next((k for k, word in enumerate(planned) if words[i + k : i + k + 1] != [word]), None) for i in starts]
+    if None not in misses:
+        start, miss = max(zip(starts, (k or 0 for k in misses), strict=True), key=lambda pair: pair[1])
+        found = words[start + miss] if start + miss < len(words) else "the end"
+        problem = f"word {start + miss + 1} is {found!r}, planned: {planned[miss]!r}"
+        scene.add("command", m, f"{path}.args", problem, "deploy.overrides.args")
+    env = {mapping(e).get("name"): _literal(mapping(e).get("value")) for e in sequence(container.get("env"))}
+    for name, value in launch.env.items():
+        if env.get(name) != value:
+            scene.add("command", m, f"{path}.env", f"{name} is {env.get(name)!r}, planned: {value!r}", "deploy.overrides.env")
+
+
+def _literal(word: Any) -> Any:
+    """What the kubelet makes of a word; a word that it would expand as it stands."""
+    try:
+        return unescape_variables(word) if isinstance(word, str) else word
+    except ValueError:
+        return word
 
 
 def is_port(value: object) -> bool:
@@ -297,6 +330,9 @@ def _check_shm(scene: Scene, m: Manifest, role: Role, container: Any, memory: An
         scene.add("shm", m, f"{_POD}.volumes", problem, "constraints.tp")
         return
     size = quantity(dig(volume, "emptyDir.sizeLimit"))
+    if size is not None and size <= _DEFAULT_SHM_BYTES:
+        problem = f"{float(size / 2**20):g} MiB is no more than the default"
+        scene.add("shm", m, f"{_POD}.volumes", problem, "hardware.pool[].memory")
     if size is not None and memory is not None and size >= memory:
         scene.add(
             "shm", m, f"{_POD}.volumes", "/dev/shm is as large as the memory it is charged to", "hardware.pool[].memory"

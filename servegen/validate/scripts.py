@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from servegen.engines import sglang_router
 from servegen.engines.contract import load_contract
@@ -16,6 +16,12 @@ from servegen.plan import Plan
 #: Words that stay for the shell: the user's own arguments, and the addresses that a router's script collects.
 _OPEN_WORDS = ("$@", "${endpoints[@]}")
 _DEFAULTED = re.compile(r'^(\w+)="\$\{\1:-([^}"$`\\]*)\}"$')
+
+
+#: The flags of tensor and pipeline parallelism, by engine.
+_PARALLEL = (("--tp-size", "--pp-size"), ("--tensor-model-parallel-size", "--pipeline-model-parallel-size"))
+#: What config.json calls the number of routed experts, by architecture.
+_EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,9 @@ def check_script(path: str, text: str, launch: Launch, plan: Plan | None = None)
     contract = load_contract(launch.contract)
     found += contract.check(args)
     found += check_values(args, plan)
-    return [d.at(_where(path, text, d)) for d in found]
+    found += _world(launch, plan)
+    hint = "spec.deploy.overrides.args"  # where a value comes from that the plan did not choose
+    return [replace(d, where=_where(path, text, d), hint=d.hint or hint) for d in found]
 
 
 def parse_script(text: str) -> Script:
@@ -102,6 +110,9 @@ def check_values(args: Sequence[Arg], plan: Plan | None = None) -> list[Diagnost
     tp = number("--tp-size", lambda v: v >= 1, "at least 1")
     for flag in ("--ep-size", "--attn-dp-size"):
         number(flag, lambda v: v >= 1 and (tp or 1) % v == 0, "a divisor of --tp-size")
+    heads = number("--num-attention-heads", lambda v: v >= 1, "at least 1")
+    for flag in ("--num-query-groups", "--tensor-model-parallel-size"):
+        number(flag, lambda v: v >= 1 and (heads or v) % v == 0, "a divisor of --num-attention-heads")
     page = number("--page-size", lambda v: v >= 1, "at least 1")
     chunk_rule = "-1 or a multiple of --page-size"
     number("--chunked-prefill-size", lambda v: v == -1 or (v >= 1 and v % (page or 1) == 0), chunk_rule)
@@ -109,7 +120,26 @@ def check_values(args: Sequence[Arg], plan: Plan | None = None) -> list[Diagnost
         longest = plan.model.max_context
         for flag in ("--context-length", "--inference-max-seq-length"):
             number(flag, lambda v: v <= longest, f"at most the model's {longest}")
+        experts = next((n for key in _EXPERT_KEYS if isinstance(n := plan.model.hf_config.get(key), int) and n > 0), 0)
+        if experts:
+            number("--ep-size", lambda v: v < 1 or experts % v == 0, f"a divisor of the model's {experts} experts")
     return found
+
+
+def _world(launch: Launch, plan: Plan | None) -> list[Diagnostic]:
+    """What is wrong with the number of processes: a server of tp x pp ranks on other than as many accelerators hangs."""
+    role = next((r for r in plan.choice.roles if r.role == launch.role), None) if plan is not None else None
+    if role is None:
+        return []
+    values = {a.flag: a.values[0] for a in launch.args if a.values and a.values[0].isdecimal()}
+    flags = next((pair for pair in _PARALLEL if pair[0] in values), None)
+    if flags is None:
+        return []
+    ranks = int(values[flags[0]]) * int(values.get(flags[1], "1"))
+    if ranks == role.devices:
+        return []
+    message = f"{flags[0]} {values[flags[0]]}: the server starts {ranks} ranks, its pod has {role.devices} accelerators"
+    return [Diagnostic("value-devices", message, hint="spec.deploy.overrides.args must not change it; constraints.tp does")]
 
 
 def _form(text: str) -> list[Diagnostic]:

@@ -171,8 +171,8 @@ def _json_rows(file: str, lines: list[str]) -> Iterator[tuple[int, Mapping[str, 
             continue
         try:
             row = json.loads(line)
-        # ValueError is also what an integer of thousands of digits raises.
-        except ValueError as error:
+        # ValueError is also what an integer of thousands of digits raises, RecursionError what thousands of brackets do.
+        except (ValueError, RecursionError) as error:
             reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
             raise _error("trace-line", f"not JSON: {reason}", file, number) from error
         if not isinstance(row, dict):

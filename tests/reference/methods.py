@@ -22,6 +22,7 @@ from tests.reference.textbook import Case, column
 METHODS: dict[str, Callable[[Inputs], float]] = {}
 #: Any cache: a layer without one would have no attention.
 SOME_CACHE = 1e6
+SOME_CONTEXT = 1024
 
 
 def method(function: Callable[[Inputs], float]) -> Callable[[Inputs], float]:
@@ -51,16 +52,16 @@ class Inputs:
 
     @property
     def token_bytes(self) -> float:
-        """Cache of one token; a vector that states a sequence's bytes has a context of one token."""
+        """Cache of one token; a vector that states a sequence's bytes gets a context of :data:`SOME_CONTEXT`."""
         if "kv_seq" in self:
-            return float(self("kv_seq"))
+            return float(self("kv_seq")) / SOME_CONTEXT
         if "kv_bytes" not in self:
             return 0.0
         return attention.kv_bytes_per_token(self("L"), self("K"), self("H"), self("H"), self("kv_bytes"))
 
     @property
     def context(self) -> float:
-        return 1.0 if "kv_seq" in self else float(self("S", 1.0))
+        return float(SOME_CONTEXT) if "kv_seq" in self else float(self("S", 1.0))
 
     def case(self, **changes: Any) -> Case:
         """The configuration that the vector describes; weights are given in bytes, or as parameters times their width."""
@@ -234,8 +235,8 @@ def prefill(i: Inputs) -> float:
 
 @method
 def prefill_with_attention(i: Inputs) -> float:
-    """A prompt with causal attention; every layer's heads as one head of width 1 each."""
-    shape = textbook.model(i("P"), 1e-9, SOME_CACHE, layers=i("L"), heads=i("N") * i("H"))
+    """A prompt with causal attention."""
+    shape = textbook.model(i("P"), 1e-9, SOME_CACHE, layers=i("L"), width=i("N") * i("H"))
     return i.case(model=shape).prefill_s(i("S"))
 
 

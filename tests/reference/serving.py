@@ -95,7 +95,6 @@ def prefill_devices(i: Inputs) -> float:
     return formulas.devices_for(i("rate"), prefill_rate_of(prefill(i)), i("n", 1))
 
 
-@method
 def batch_within(i: Inputs) -> float:
     """Largest batch whose step keeps a bound, real: as the search sizes a decode server."""
     case, d = i.case(), demand(Workload(isl=Lengths.fixed(1), osl=Lengths.fixed(2), saturate=True))

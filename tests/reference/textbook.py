@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,11 +30,12 @@ from servegen.catalog.facts import (
 from servegen.lower import Config, Lowered, Physics, lower
 from servegen.roofline import memory as mem
 from servegen.roofline.step import StepTerms
+from servegen.solve import estimate as product
+from servegen.solve.estimate import Estimate, EstimateRequest
 
 Array = NDArray[np.float64]
 
-#: Bytes of K and V of one cached token and one head of width 1 in int8: a cache of any size is so many of them.
-BYTES_PER_HEAD = 2.0
+#: Most devices of a configuration, and KV heads of every model, so that each device holds an equal share of the cache.
 DEVICES = 1024
 
 
@@ -76,17 +78,16 @@ def model(
     active: float = 0.0,
     hidden: float = 1.0,
     layers: int = 1,
-    heads: float = 0.0,
+    width: float = 0.0,
     experts: tuple[int, int] = (0, 0),
 ) -> ModelFacts:
-    """A model of ``params`` weights of ``weight_bytes`` each that adds ``kv_token_bytes`` per token.
+    """A model of ``params`` weights of ``weight_bytes`` each that adds ``kv_token_bytes`` per token in int8.
 
-    ``heads`` are query heads of width 1 per layer, ``experts`` (E, k): then all weights are experts, ``active`` used.
+    ``width`` is that of all query heads of a layer (N*H), ``experts`` (E, k): then all weights are experts, ``active`` used.
     """
-    per_layer = kv_token_bytes / (BYTES_PER_HEAD * layers)
-    cache = Attention("full", num_heads=heads, num_kv_heads=per_layer, head_dim=1, v_head_dim=1)
-    none = Attention("none")
-    group = LayerGroup(layers, cache if per_layer else none, num_experts=experts[0], experts_per_token=experts[1])
+    head = kv_token_bytes / (2.0 * layers * DEVICES)
+    mixer = Attention("full", width / head, DEVICES, head, head) if head else Attention("none")
+    group = LayerGroup(layers, mixer, num_experts=experts[0], experts_per_token=experts[1])
     kind = "expert" if experts[0] else "mlp"
     stored = TensorClass(kind, params, active or params, "bf16", params * weight_bytes, False)
     return ModelFacts(
@@ -121,6 +122,7 @@ def engine(kv: float = 1.0, attention: float = 1.0, layer_s: float = 0.0) -> Eng
         attention_efficiency=constant(attention),
         allreduce_latency_factor=constant(1.0),
         allreduce_bandwidth_factor=constant(1.0),
+        kv_cache=("int8",),
     )
 
 
@@ -158,6 +160,26 @@ class Case:
         pool = mem.pool_bytes(memory.usable_bytes, column(fraction), memory.weight_bytes)
         each = memory.sequence_bytes(context) + extra_bytes / self.devices
         return float(mem.largest_batch(pool, each, column(0.0), 0.0)[0])
+
+
+def estimated(case: Case, batch: int, prompt: int, answer: int = 1) -> Estimate:
+    """What `servegen estimate` says of a static batch of this configuration."""
+    request = EstimateRequest(
+        model=case.model.id,
+        accelerator=case.chip.id,
+        engine=case.engine.id,
+        tp=case.devices,
+        kv="int8",
+        batch=batch,
+        isl=prompt,
+        osl=answer,
+        chunk=prompt,
+        mode="static",
+        physics=case.physics,
+    )
+    facts = {"resolve_model": case.model, "resolve_accelerator": case.chip, "resolve_engine": case.engine}
+    with mock.patch.multiple(product, **{name: lambda _, found=found: found for name, found in facts.items()}):
+        return product.estimate(request)
 
 
 def fewest_devices(case: Case, batch: float, context: float, powers_of_two: bool = False) -> int:

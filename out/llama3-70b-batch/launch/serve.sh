@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-70b-batch, plan b8498dfe6fa83b54. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-70b-batch, plan ba1d28b8591c64fe. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-70b-batch on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -16,10 +16,10 @@ exec python3 -m sglang.launch_server \
   --kv-cache-dtype fp8_e4m3 \
   --context-length 11264 \
   --mem-fraction-static 0.873 \
-  --max-running-requests 179 \
+  --max-running-requests 171 \
   --chunked-prefill-size 4096 \
   --max-prefill-tokens 4096 \
-  --cuda-graph-max-bs-decode 179 \
+  --cuda-graph-max-bs-decode 171 \
   --schedule-policy fcfs \
   --enable-metrics \
   "$@"

@@ -1,0 +1,116 @@
+"""Files of results become rows: the format is told by what a file holds, not by its name.
+
+What a benchmark does not write down (the accelerator, TP, how weights and KV are stored) is given with the file.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from servegen.calibrate import exports, published
+from servegen.calibrate.rows import Row
+from servegen.errors import Diagnostic, SpecError, Where
+
+#: What may be given with a file, as fields of a row.
+GIVEN = ("engine", "model", "accelerator", "tp", "weights", "kv", "concurrency", "isl", "osl")
+
+
+def read(path: Path, given: Mapping[str, Any] | None = None) -> list[Row]:
+    """The rows of a file. ``given`` fills the fields that the file leaves open, and never overrules it.
+
+    SpecError where the file cannot be read, is none of the known formats, or leaves a field open that is not given.
+    """
+    try:
+        text = path.read_text("utf-8-sig")
+    except OSError as error:
+        raise SpecError(Diagnostic("io", f"cannot read: {error.strerror or error}", Where(str(path)))) from error
+    except UnicodeDecodeError as error:
+        raise SpecError(Diagnostic("bad-results", "this is no text in UTF-8", Where(str(path)))) from error
+    return parse(text, str(path), given)
+
+
+def parse(text: str, file: str, given: Mapping[str, Any] | None = None) -> list[Row]:
+    """The rows of a file's text; ``file`` is its name in messages and in the source of each row."""
+    found = _json(text, file) if text.lstrip()[:1] in ("{", "[") else _csv(text, file)
+    known = {k: v for k, v in (given or {}).items() if v not in ("", 0, None)}
+    rows = []
+    for row in found:
+        fill = {k: v for k, v in known.items() if getattr(row, k) in ("", 0, 0.0) or (k == "tp" and row.tp == 1)}
+        rows.append(_complete(replace(row, **fill), file).with_throughput())
+    return rows
+
+
+def _complete(row: Row, file: str) -> Row:
+    """The row, if it names all that a prediction takes."""
+    missing = [name for name in ("engine", "model", "accelerator") if not getattr(row, name)]
+    if row.kind == "closed":
+        missing += [name for name in ("concurrency", "isl", "osl") if not getattr(row, name)]
+    if missing and not row.skip:
+        hint = f"say it with {' '.join(f'--{name}' for name in missing)}"
+        message = f"{row.id or 'a result'} does not say its {', '.join(missing)}"
+        raise SpecError(Diagnostic("incomplete-results", message, Where(file), hint))
+    return row
+
+
+def _fail(file: str, why: str, hint: str = "") -> SpecError:
+    known = "known: SGLang bench_serving JSONL, vllm bench serve JSON, aiperf or genai-perf CSV and JSON, guidellm JSON, tables"
+    return SpecError(Diagnostic("bad-results", why, Where(file), hint or known))
+
+
+def _json(text: str, file: str) -> list[Row]:
+    documents = _documents(text, file)
+    rows: list[Row] = []
+    for number, (line, document) in enumerate(documents, 1):
+        place = f"{file}:{line}" if len(documents) > 1 else file
+        for matches, convert in exports.FORMATS:
+            if matches(document):
+                try:
+                    rows += convert(document, f"{Path(file).name}#{number}", Path(file).name)
+                except (KeyError, TypeError, ValueError, AttributeError) as error:
+                    raise _fail(place, f"a figure is missing or has another type here: {error}") from error
+                break
+        else:
+            raise _fail(place, "this JSON is the result of no benchmark that servegen knows")
+    return rows
+
+
+def _documents(text: str, file: str) -> Sequence[tuple[int, dict[str, Any]]]:
+    """One JSON document, an array of them, or one per line; with the line each begins at."""
+    try:
+        value = json.loads(text)
+        values = [(1, v) for v in (value if isinstance(value, list) else [value])]
+    except json.JSONDecodeError:
+        values = []
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.strip():
+                try:
+                    values.append((number, json.loads(line)))
+                except json.JSONDecodeError as error:
+                    raise _fail(f"{file}:{number}", f"this is no JSON: {error.msg}") from error
+    if not all(isinstance(v, dict) for _, v in values):
+        raise _fail(file, "this JSON holds no results")
+    return values
+
+
+def _csv(text: str, file: str) -> list[Row]:
+    if exports.is_metric_table(text):
+        return exports.metric_table(text, f"{Path(file).name}#1", Path(file).name)
+    try:
+        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, restval="")
+        columns = set(reader.fieldnames or ())
+        lines = [{k: (v or "").strip() for k, v in line.items() if k} for line in reader]
+    except csv.Error as error:
+        raise _fail(file, f"this is neither JSON nor CSV: {error}") from error
+    for needed, convert in published.SCHEMAS:
+        if needed <= columns:
+            try:
+                return convert(lines)
+            except ValueError as error:
+                raise _fail(file, str(error)) from error
+    raise _fail(file, f"no table that servegen knows has these columns: {', '.join(sorted(columns))[:200]}")

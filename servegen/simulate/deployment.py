@@ -1,0 +1,168 @@
+"""A deployment: replicas behind a router, or pools of prefill and decode servers with a hand-off between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+import numpy as np
+
+from servegen.simulate.engine import Kind, Limits, Replica
+from servegen.simulate.prefix import PrefixCache
+from servegen.simulate.requests import Request, Source
+from servegen.simulate.result import Log, RequestBound, Result, summarize
+from servegen.simulate.router import POLICIES
+from servegen.simulate.schedulers import SCHEDULERS
+from servegen.simulate.steps import StepModel
+
+#: Requests between two calls of ``progress``.
+PROGRESS_EVERY = 1000
+
+
+@dataclass(frozen=True)
+class Pool:
+    """``count`` equal replicas. ``scheduler`` names one of `schedulers.SCHEDULERS`; ``prefill`` and ``decode`` pools belong
+    together. ``request_s`` is what its server adds to a request's first token. ``block_tokens`` 0 means no prefix cache.
+    """
+
+    model: StepModel
+    limits: Limits
+    scheduler: str
+    count: int
+    request_s: float = 0.0
+    block_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Handoff:
+    """Seconds to move the KV of a prompt of n tokens: ``base_s + token_s * n``, of which prefilling hides what it can."""
+
+    base_s: float
+    token_s: float
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """One pool that serves, or a prefill pool and a decode pool."""
+
+    pools: tuple[Pool, ...]
+    policy: str = "round-robin"
+    handoff: Handoff = field(default_factory=lambda: Handoff(0.0, 0.0))
+
+
+def replay(
+    deployment: Deployment,
+    source: Source,
+    seed: int = 0,
+    bounds: Sequence[RequestBound] = (),
+    fail_s: float = math.inf,
+    progress: Callable[[int], None] | None = None,
+) -> Result:
+    """Send every request of ``source`` and wait for all answers.
+
+    At ``fail_s`` the first replica of the first pool dies; what it had in flight is sent anew to the others. ``progress`` is
+    told how many requests were sent. The same arguments give the same result, to the last bit.
+    """
+    run = _Run(deployment, source, seed)
+    run.play(fail_s, progress)
+    busy = sum(r.busy_s for pool in run.pools for r in pool)
+    count = sum(len(pool) for pool in run.pools)
+    return summarize(run.log, busy, count, sum(p.request_s for p in deployment.pools), bounds)
+
+
+class _Run:
+    """One replay in progress."""
+
+    def __init__(self, deployment: Deployment, source: Source, seed: int) -> None:
+        self.deployment, self.source = deployment, source
+        self.log = Log(source.count, source.finished)
+        self.events: list[tuple[float, int, object, int]] = []
+        self.pushed = 0
+        rng = np.random.Generator(np.random.PCG64(seed))
+        self.pools = [[self._replica(pool, i) for i in range(pool.count)] for pool in deployment.pools]
+        self.alive = [list(pool) for pool in self.pools]
+        self.choose = [POLICIES[deployment.policy](rng) for _ in deployment.pools]
+
+    def _replica(self, pool: Pool, index: int) -> Replica:
+        kinds: dict[str, Kind] = {"static": "static", "prefill": "prefill", "decode": "decode"}
+        kind: Kind = kinds.get(pool.scheduler, "serve")
+        return Replica(
+            index=index,
+            model=pool.model,
+            limits=pool.limits,
+            plan=SCHEDULERS[pool.scheduler],
+            log=self.log,
+            wake=self.wake,
+            cache=PrefixCache(pool.block_tokens) if pool.block_tokens and kind != "decode" else None,
+            handoff=self.hand_off if kind == "prefill" else None,
+            kind=kind,
+        )
+
+    def wake(self, time_s: float, replica: Replica) -> None:
+        """Remember that the action of ``replica`` ends then."""
+        self.pushed += 1
+        heappush(self.events, (time_s, self.pushed, replica, replica.version))
+
+    def play(self, fail_s: float, progress: Callable[[int], None] | None) -> None:
+        """Let everything happen, in order of time; what arrives when a step ends is seen by the next one."""
+        events, source = self.events, self.source
+        sent = 0
+        while True:
+            arrival = source.next_s
+            if fail_s <= arrival and (not events or fail_s <= events[0][0]):
+                if not events and arrival == math.inf:
+                    return
+                self._fail(fail_s)
+                fail_s = math.inf
+            elif events and events[0][0] < arrival:
+                now, _, what, version = heappop(events)
+                if isinstance(what, Replica):
+                    if version == what.version:
+                        what.complete(now)
+                elif isinstance(what, Request) and what.left:
+                    self._send(what, now, 1)
+                elif isinstance(what, Request):
+                    self.log.finish(what, now)
+            elif arrival < math.inf:
+                request = source.take()
+                self.log.sent(request)
+                self._send(request, arrival, 0)
+                sent += 1
+                if progress is not None and sent % PROGRESS_EVERY == 0:
+                    progress(sent)
+            else:
+                return
+
+    def _send(self, request: Request, now: float, pool: int) -> None:
+        alive = self.alive[pool]
+        longest = request.isl + request.osl
+        if any(p.model.held_bytes(longest) > p.limits.pool_bytes for p in self.deployment.pools):
+            self.log.refused += 1
+            self.source.finished(request, now)
+        elif alive:
+            self.choose[pool](alive, request).arrive(request, now)
+
+    def hand_off(self, request: Request, now: float) -> None:
+        """A prefill server has computed a prompt: its KV moves, and the client gets its first token from the decode server."""
+        rule = self.deployment.handoff
+        whole = rule.base_s + rule.token_s * request.isl
+        chunks = max(math.ceil((request.isl - request.cached) / self.deployment.pools[0].limits.chunk), 1)
+        # KV follows chunk by chunk: the last one remains, or the backlog of a fabric slower than prefill.
+        arrives = now + max(whole / chunks, whole - (now - request.started_s))
+        self.log.first(request, arrives)
+        self.log.generated += 1
+        request.last_s = arrives
+        request.left -= 1
+        request.context += 1
+        request.todo = 0
+        self.pushed += 1
+        heappush(self.events, (arrives, self.pushed, request, 0))
+
+    def _fail(self, now: float) -> None:
+        dead = self.alive[0].pop(0)
+        for request in dead.fail(now):
+            self.log.resent += 1
+            self.log.first_token[request.id] = math.nan
+            self._send(request, now, 0)

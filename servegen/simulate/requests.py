@@ -1,0 +1,121 @@
+"""A request, and where requests come from: recorded or drawn arrivals, or users who send anew when they are answered."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Request:
+    """A request on its way. ``todo`` prompt tokens are still to be computed behind ``past`` that are; ``left`` output
+    tokens are still to come. The other fields are the replica's own notes.
+    """
+
+    __slots__ = (
+        "arrival_s", "blocks", "cached", "context", "finish", "id", "isl", "last_s", "left", "locked", "order", "osl",
+        "past", "replica", "reserved", "retracted", "started_s", "todo",
+    )  # fmt: skip
+
+    def __init__(
+        self, id: int, arrival_s: float, isl: int, osl: int, cached: int = 0, blocks: tuple[int, ...] = ()
+    ) -> None:
+        self.id, self.arrival_s, self.isl, self.osl, self.cached, self.blocks = id, arrival_s, isl, osl, cached, blocks
+        self.reset()
+
+    def reset(self) -> None:
+        """As if it had just been sent: nothing computed, nothing held."""
+        self.context = self.isl  # tokens of KV once the prompt is computed
+        self.left = self.osl
+        self.todo = self.isl
+        self.past = 0
+        self.locked = 0  # leading blocks that the prefix cache holds for it
+        self.order = -1  # when it began to decode, -1 before
+        self.finish = 0  # the decode step after which it ends
+        self.last_s = -1.0  # its last token, -1 before the first
+        self.reserved = 0.0
+        self.retracted = False
+        self.started_s = -1.0  # the computing of its prompt, -1 before
+        self.replica = -1
+
+
+class Source(Protocol):
+    """Sends requests in the order of time. ``count`` is how many it sends in all."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def next_s(self) -> float:
+        """When the next one is sent, inf while none is known."""
+        ...
+
+    def take(self) -> Request:
+        """The next one."""
+        ...
+
+    def finished(self, request: Request, time_s: float) -> None:
+        """Learn that a request is answered."""
+        ...
+
+
+class Open:
+    """Arrivals that wait for nobody. ``cached`` tokens of each prompt are found in the cache, ``blocks`` are its hashes."""
+
+    def __init__(
+        self,
+        arrival_s: Floats,
+        isl: Ints,
+        osl: Ints,
+        cached: Ints | None = None,
+        blocks: Sequence[tuple[int, ...]] | None = None,
+    ) -> None:
+        self._arrival, self._isl, self._osl, self._blocks = arrival_s, isl, osl, blocks
+        self._cached = cached
+        self._n, self.count = 0, len(arrival_s)
+        self.next_s = float(arrival_s[0]) if self.count else math.inf
+
+    def take(self) -> Request:
+        n = self._n
+        self._n = n + 1
+        cached = 0 if self._cached is None else int(self._cached[n])
+        blocks = () if self._blocks is None else self._blocks[n]
+        request = Request(n, self.next_s, int(self._isl[n]), int(self._osl[n]), cached, blocks)
+        self.next_s = float(self._arrival[n + 1]) if n + 1 < self.count else math.inf
+        return request
+
+    def finished(self, request: Request, time_s: float) -> None:
+        """Arrivals do not depend on answers."""
+
+
+class Closed:
+    """``users`` who each send a request, at first all at once, and again ``pause_s`` after each answer."""
+
+    def __init__(self, users: int, isl: Ints, osl: Ints, pause_s: float, cached: Ints | None = None) -> None:
+        self._isl, self._osl, self._cached = isl, osl, cached
+        self._pause, self._n, self.count = pause_s, 0, len(isl)
+        # The pause is the same for all and answers come in order of time: so do the next requests.
+        self._sends: deque[float] = deque([0.0] * min(users, self.count))
+        self._left = self.count - len(self._sends)
+
+    @property
+    def next_s(self) -> float:
+        return self._sends[0] if self._sends else math.inf
+
+    def take(self) -> Request:
+        n = self._n
+        self._n = n + 1
+        cached = 0 if self._cached is None else int(self._cached[n])
+        return Request(n, self._sends.popleft(), int(self._isl[n]), int(self._osl[n]), cached)
+
+    def finished(self, request: Request, time_s: float) -> None:
+        if self._left:
+            self._left -= 1
+            self._sends.append(time_s + self._pause)

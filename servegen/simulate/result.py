@@ -1,0 +1,234 @@
+"""What a replay saw: times of every request, a weighted histogram of gaps, integrals over time, counts of tokens."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servegen.simulate.requests import Request
+from servegen.simulate.series import Series
+
+Floats = NDArray[np.float64]
+
+#: Bins of the histogram of gaps per factor e, from SHORTEST_S on: each is 0.1 % wide.
+BINS_PER_E = 1000
+SHORTEST_S = 1e-7
+LONGEST_S = 1e6
+#: A run of steps whose gaps differ is entered as so many equal parts.
+PARTS = 8
+#: Runs that are held back before they are entered.
+HELD_BACK = 1 << 15
+
+
+class Log:
+    """What happens, as it happens. Times are seconds of the replay, nan where something never happened."""
+
+    def __init__(self, requests: int, on_finish: Callable[[Request, float], None]) -> None:
+        self._on_finish = on_finish
+        self.arrival = array("d", [np.nan]) * requests
+        self.first_token = array("d", [np.nan]) * requests
+        self.end = array("d", [np.nan]) * requests
+        self.isl = array("q", [0]) * requests
+        self.osl = array("q", [0]) * requests
+        self.prefilled = self.generated = self.cached = 0
+        self.retracted = self.refused = self.resent = 0
+        self.gap_count, self.gap_sum = 0, 0.0
+        self.queue, self.running, self.kv = Series(), Series(), Series()
+        self._low, self._high, self._count = array("d"), array("d"), array("q")
+        self._bins = np.zeros(int(np.log(LONGEST_S / SHORTEST_S) * BINS_PER_E) + 1)
+
+    def sent(self, request: Request) -> None:
+        n = request.id
+        self.arrival[n], self.isl[n], self.osl[n] = request.arrival_s, request.isl, request.osl
+
+    def first(self, request: Request, now: float) -> None:
+        self.first_token[request.id] = now
+
+    def finish(self, request: Request, now: float) -> None:
+        self.end[request.id] = now
+        self._on_finish(request, now)
+
+    def gap(self, low_s: float, high_s: float, count: int) -> None:
+        """``count`` gaps between tokens, evenly from ``low_s`` to ``high_s``."""
+        self._low.append(low_s)
+        self._high.append(high_s)
+        self._count.append(count)
+        if len(self._count) >= HELD_BACK:
+            self._enter()
+
+    def _enter(self) -> None:
+        low, high = np.frombuffer(self._low), np.frombuffer(self._high)
+        count = np.frombuffer(self._count, dtype=np.int64).astype(np.float64)
+        self.gap_count += int(count.sum())
+        self.gap_sum += float(np.dot((low + high) / 2.0, count))
+        for part in range(PARTS):
+            value = low + (high - low) * ((part + 0.5) / PARTS)
+            index = np.log(np.clip(value, SHORTEST_S, LONGEST_S) / SHORTEST_S) * BINS_PER_E
+            self._bins += np.bincount(index.astype(np.int64), count / PARTS, minlength=len(self._bins))[: len(self._bins)]
+        del low, high
+        self._low, self._high, self._count = array("d"), array("d"), array("q")
+
+    def gaps(self) -> Floats:
+        """Weights of the bins of gaps."""
+        if self._count:
+            self._enter()
+        return self._bins
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and percentiles of one latency, seconds; nan where there is none."""
+
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+
+
+NOTHING = Spread(*[float("nan")] * 5)
+
+
+def spread(values: Floats) -> Spread:
+    """Mean and percentiles of single values."""
+    if not len(values):
+        return NOTHING
+    return Spread(float(values.mean()), *(float(v) for v in np.percentile(values, (50, 90, 95, 99))))
+
+
+def binned_quantile(bins: Floats, probability: float) -> float:
+    """Quantile of gaps from their histogram, within half a bin of 0.1 %."""
+    total = np.cumsum(bins)
+    index = int(np.searchsorted(total, probability * total[-1]))
+    return float(SHORTEST_S * np.exp((index + 0.5) / BINS_PER_E))
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Means over equal spans of time, ``width_s`` each; KV as a share of the pool of one replica."""
+
+    width_s: float
+    waiting: tuple[float, ...]
+    running: tuple[float, ...]
+    kv: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A replay in figures. ``requests`` were sent, ``completed`` of them answered; the others were ``refused`` because they
+    fit no replica, or found none alive (``unserved``).
+
+    ``sent_rate`` is requests/s until the last was sent, ``request_rate`` answers/s until the last was given.
+    ``attainment`` is the share of all requests that met every bound of the request, nan without bounds. ``utilization`` is the
+    share of time that the replicas were busy. ``ttft_s``, ``e2e_s`` and ``tpot_s`` are per request in the order of arrival, nan
+    where there is none.
+    """
+
+    requests: int
+    completed: int
+    refused: int
+    unserved: int
+    resent: int
+    retracted: int
+    duration_s: float
+    ttft: Spread
+    itl: Spread
+    tpot: Spread
+    e2e: Spread
+    attainment: float
+    sent_rate: float
+    request_rate: float
+    output_tokens_per_s: float
+    utilization: float
+    kv_mean: float
+    kv_peak: float
+    waiting_mean: float
+    waiting_peak: float
+    prompt_tokens: int
+    prefilled_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    timeline: Timeline
+    ttft_s: Floats
+    tpot_s: Floats
+    e2e_s: Floats
+    gap_bins: Floats
+
+    def gap_quantile(self, probability: float) -> float:
+        """Quantile of the gaps between tokens, seconds."""
+        return binned_quantile(self.gap_bins, probability) if self.itl.mean == self.itl.mean else float("nan")
+
+
+@dataclass(frozen=True)
+class RequestBound:
+    """A latency that a request must keep: metric (ttft, tpot, e2e) and seconds."""
+
+    metric: str
+    seconds: float
+
+
+def summarize(log: Log, busy_s: float, replicas: int, request_s: float, bounds: Sequence[RequestBound] = ()) -> Result:
+    """Figures of a log. ``request_s`` is what the engine adds to every first token beside its steps."""
+    arrival, first, end = (np.frombuffer(a) if len(a) else np.zeros(0) for a in (log.arrival, log.first_token, log.end))
+    isl, osl = (np.frombuffer(a, dtype=np.int64) if len(a) else np.zeros(0, np.int64) for a in (log.isl, log.osl))
+    done = ~np.isnan(end)
+    ttft, e2e = first - arrival + request_s, end - arrival + request_s
+    tpot = np.where(osl > 1, (end - first) / np.maximum(osl - 1, 1), np.nan)
+    bins = log.gaps()
+    gaps = NOTHING
+    if log.gap_count:
+        gaps = Spread(log.gap_sum / log.gap_count, *(binned_quantile(bins, p) for p in (0.5, 0.9, 0.95, 0.99)))
+    duration = float(np.nanmax(end)) if done.any() else 0.0
+    attainment = float("nan")
+    if bounds:
+        met = done.copy()
+        for bound in bounds:
+            value = {"ttft": ttft, "tpot": tpot, "e2e": e2e}[bound.metric]
+            met &= ~(value > bound.seconds)  # a request of one token has no gap to miss
+        attainment = float(met.mean()) if len(met) else float("nan")
+    output = int(osl[done].sum())
+    last_s = max(log.queue.end_s, log.running.end_s, log.kv.end_s)
+    for series in (log.queue, log.running, log.kv):
+        series.close(last_s)
+    timeline = Timeline(
+        log.queue.width_s,
+        tuple(log.queue.means()),
+        tuple(log.running.means()),
+        tuple(v / max(replicas, 1) for v in log.kv.means()),
+    )
+    return Result(
+        requests=len(arrival),
+        completed=int(done.sum()),
+        refused=log.refused,
+        unserved=int(len(arrival) - done.sum()) - log.refused,
+        resent=log.resent,
+        retracted=log.retracted,
+        duration_s=duration,
+        ttft=spread(ttft[done]),
+        itl=gaps,
+        tpot=spread(tpot[done & (osl > 1)]),
+        e2e=spread(e2e[done]),
+        attainment=attainment,
+        sent_rate=len(arrival) / float(np.nanmax(arrival)) if len(arrival) and np.nanmax(arrival) > 0.0 else math.inf,
+        request_rate=float(done.sum() / duration) if duration else 0.0,
+        output_tokens_per_s=output / duration if duration else 0.0,
+        utilization=busy_s / (duration * replicas) if duration and replicas else 0.0,
+        kv_mean=log.kv.area / (duration * replicas) if duration and replicas else 0.0,
+        kv_peak=max(timeline.kv, default=0.0),
+        waiting_mean=log.queue.area / duration if duration else 0.0,
+        waiting_peak=max(timeline.waiting, default=0.0),
+        prompt_tokens=int(isl[done].sum()),
+        prefilled_tokens=log.prefilled,
+        cached_tokens=log.cached,
+        output_tokens=output,
+        timeline=timeline,
+        ttft_s=ttft,
+        tpot_s=tpot,
+        e2e_s=e2e,
+        gap_bins=bins,
+    )

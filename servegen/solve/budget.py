@@ -1,0 +1,60 @@
+"""What an engine makes of a device's memory: its reserve, the fraction that it is told, the KV pool that is left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servegen.catalog.facts import MemoryRule, ModelFacts
+from servegen.roofline import memory as mem
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Bytes on one device, of every (row, batch limit), shape (rows, limits).
+
+    ``fraction`` is the engine's flag, ``pool`` what it leaves for KV; ``fits`` where that is more than nothing.
+    """
+
+    fraction: Array
+    pool: Array
+    fits: Mask
+
+
+def budget(
+    rule: MemoryRule,
+    model: ModelFacts,
+    usable: Array,
+    weights: Array,
+    chunk: Array,
+    tp: Array,
+    limits: Array,
+    handoff: bool = False,
+) -> Budget:
+    """Memory of rows (``usable`` to ``tp``, shape (rows,)) at ``limits`` (limits,) sequences (F19, F19b).
+
+    The reserve is the engine's own rule, or the working activations where those are more.
+    ``handoff`` adds the staging buffers of a prefill or decode server.
+    """
+    usable, weights, chunk, tp = (column[:, None] for column in (usable, weights, chunk, tp))
+    widest = max(max(g.intermediate, g.moe_intermediate * max(g.experts_per_token, 1)) for g in model.layers)
+    working = mem.activation_bytes(chunk, model.hidden_size, widest, tp) + mem.logits_bytes(limits, model.vocab_size, tp)
+    graphs = rule.per_graph_sequence_bytes * limits[None, :]
+    by_rule = (
+        rule.context_bytes + rule.usable_share * usable + rule.per_chunk_token_bytes * chunk + rule.per_device_bytes * tp + graphs
+    )
+    # A floor for large devices, faded in below their size: more memory must never leave a smaller pool.
+    floor = np.clip(usable - (rule.floor_above_bytes - rule.floor_bytes), 0.0, rule.floor_bytes)
+    reserve = np.maximum(np.maximum(by_rule, floor), working + graphs) + (rule.handoff_bytes if handoff else 0.0)
+    # The engine applies its fraction to what is free once the process and its communicator are up; what a process takes
+    # at the least must stay free whatever the rule says.
+    setup = np.where(tp > 1, rule.setup_parallel_bytes, rule.setup_bytes)
+    fits_process = (usable - mem.runtime_bytes(weights)) / (usable - setup)
+    fraction = mem.static_fraction(np.minimum((usable - reserve) / usable, fits_process))
+    pool = mem.pool_bytes(usable - setup, fraction, weights)
+    return Budget(fraction, pool, pool > 0)

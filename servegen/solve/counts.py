@@ -1,0 +1,80 @@
+"""How many servers of two sizes the nodes of a pool hold together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servegen.solve.problem import Kind
+from servegen.solve.space import beside, replicas_that_fit
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+#: Counts beyond the least that are tried where rates alone do not decide.
+BEYOND = 12
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """The largest pairs of counts, spares left out: ``x`` prefill servers falling, ``y`` decode servers rising."""
+
+    tp_p: int
+    tp_d: int
+    x: Array
+    y: Array
+
+    @property
+    def any(self) -> bool:
+        return len(self.x) > 0
+
+    def holds(self, x: Array, y: Array) -> Mask:
+        """Whether the pool holds ``x`` and ``y`` servers."""
+        # y rises along the frontier: the first point with enough decode servers has the most prefill servers beside them.
+        at = np.searchsorted(self.y, y)
+        inside = at < len(self.y)
+        return np.asarray(inside & (self.x[np.minimum(at, len(self.x) - 1)] >= x))
+
+
+def frontier(kind: Kind, tp_p: int, tp_d: int, spares: int, most: int) -> Frontier:
+    """Counts that fill the pool, or ``most`` accelerators if that is not 0; each role keeps ``spares`` besides."""
+    big, small = max(tp_p, tp_d), min(tp_p, tp_d)
+    count = np.arange(1.0, float(replicas_that_fit(kind, np.array(float(big)))) + 1.0)
+    left = beside(kind, float(big), count, float(small))
+    if most:
+        left = np.minimum(left, np.floor((most - count * big) / small))
+    count, left = count - spares, left - spares
+    keep = (count >= 1) & (left >= 1)
+    x, y = (count[keep], left[keep]) if tp_p >= tp_d else (left[keep], count[keep])
+    order = np.lexsort((-x, y))
+    return Frontier(tp_p, tp_d, x[order], y[order])
+
+
+def fill(front: Frontier, rate_p: Array, rate_d: Array) -> tuple[Array, Array]:
+    """Counts that carry the most: where prefill falls below decode along the frontier, or just before."""
+    # x*rate_p falls and y*rate_d rises, so the best is beside the point where they cross.
+    at = np.searchsorted(front.y / front.x, rate_p / rate_d)
+    right, left = np.clip(at, 0, len(front.x) - 1), np.clip(at - 1, 0, len(front.x) - 1)
+    carried = [np.minimum(front.x[i] * rate_p, front.y[i] * rate_d) for i in (left, right)]
+    best = np.where(carried[0] >= carried[1], left, right)
+    return front.x[best], front.y[best]
+
+
+def fewest(x: Array, y: Array, rate_p: Array, rate_d: Array) -> tuple[Array, Array]:
+    """The fewest servers that carry as much as ``x`` and ``y`` do."""
+    carried = np.minimum(x * rate_p, y * rate_d)
+    return np.ceil(carried / rate_p - 1e-9), np.ceil(carried / rate_d - 1e-9)
+
+
+def grid(front: Frontier, least_x: float, least_y: float) -> Iterator[tuple[float, float]]:
+    """Pairs of counts from the least on that the pool holds, fewest accelerators first, then fewer prefill servers."""
+    x = np.arange(least_x, min(least_x + BEYOND, float(front.x.max())) + 1.0)
+    y = np.arange(least_y, min(least_y + BEYOND, float(front.y.max())) + 1.0)
+    a, b = (v.reshape(-1) for v in np.meshgrid(x, y, indexing="ij"))
+    keep = front.holds(a, b)
+    a, b = a[keep], b[keep]
+    for i in np.lexsort((a, a * front.tp_p + b * front.tp_d)):
+        yield float(a[i]), float(b[i])

@@ -1,0 +1,294 @@
+"""Prefill and decode servers put together: how many of each, and what a client of the pair sees."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from servegen.roofline.step import take
+from servegen.service import latency, size
+from servegen.service.disciplines import DISCIPLINES, Point, means_only
+from servegen.service.size import Slo
+from servegen.solve.aggregate import Outcome, no_power
+from servegen.solve.bands import pessimism
+from servegen.solve.candidate import Block, Candidate, RoleChoice, first_best, three_digits
+from servegen.solve.counts import Frontier, fewest, fill, frontier, grid
+from servegen.solve.problem import EngineOption, Kind, Problem
+from servegen.solve.space import BATCH_LIMITS
+from servegen.solve.split import BUSIEST, Array, Index, Mask, Servers, combine, decodes, fabric_between, prefills
+
+#: Rounds of rate -> duration -> rate of a closed loop; the duration hardly depends on the rate below the sized load.
+LOOP_ROUNDS = 3
+
+
+def disaggregated(problem: Problem, engine: EngineOption, kind: Kind, rejected: Counter[str]) -> Outcome:
+    """Every split candidate of an engine on a kind."""
+    if no_power(problem, kind, rejected):
+        return Outcome((), 0, 0, 0.0, None)
+    fabric = fabric_between(kind)
+    if not engine.facts.disaggregation or fabric == 0.0:
+        rejected["split: the engine cannot hand KV over" if fabric else "split: no fabric is declared between nodes"] += 1
+        return Outcome((), 0, 0, 0.0, None)
+    start = prefills(problem, engine, kind, fabric, rejected)
+    gaps = decodes(problem, engine, kind, fabric, rejected)
+    first = min((start, gaps), key=lambda s: s.stage)
+    if first.stage < 3:
+        return Outcome((), len(start.row) + len(gaps.row), first.stage, 0.0, first.block)
+    found: list[Candidate] = []
+    searched, most, late = 0, 0.0, Counter[str]()
+    for pair in _configurations(problem, kind, start, gaps):
+        searched += len(pair.p) * len(pair.q)
+        most = max(most, pair.most())
+        best = pair.best(rejected, late)
+        found += [best] if best else []
+    if not problem.open_loop and not problem.saturate and problem.objective != "throughput":
+        found = [_turning(problem, c) for c in found]
+    missed = max(sorted(late), key=lambda b: late[b], default="")
+    return Outcome(tuple(found), searched, 4 if found else 3, most, None, missed)
+
+
+def _configurations(problem: Problem, kind: Kind, start: Servers, gaps: Servers) -> list[Pair]:
+    """Pairs of a prefill and a decode configuration of equal precision."""
+    assert start.block is not None and gaps.block is not None  # both reached stage 3
+    out = []
+    pre, dec = start.block.rows, gaps.block.rows
+    for i, first in enumerate(pre.lowered.configs):
+        p = np.flatnonzero(pre.config[start.row] == i).astype(np.int64)
+        for j, second in enumerate(dec.lowered.configs):
+            q = np.flatnonzero(dec.config[gaps.row] == j).astype(np.int64)
+            if (first.weights, first.kv) == (second.weights, second.kv) and len(p) and len(q):
+                front = frontier(kind, first.tp, second.tp, problem.spares, problem.max_accelerators)
+                out.append(Pair(problem, kind, start.block, gaps.block, start, gaps, p, q, front))
+    return out
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One prefill configuration (candidates ``p``: its chunks) with one decode configuration (``q``: its batch limits)."""
+
+    problem: Problem
+    kind: Kind
+    pre: Block
+    dec: Block
+    start: Servers
+    gaps: Servers
+    p: Index
+    q: Index
+    front: Frontier
+
+    @property
+    def rates(self) -> tuple[Array, Array]:
+        """Requests/s that one server of each role sustains, shape (p, q)."""
+        a, b = np.broadcast_arrays(self.start.rate[self.p][:, None], self.gaps.rate[self.q][None, :])
+        return a, b
+
+    def most(self) -> float:
+        """The largest rate that the pool carries with any candidate."""
+        if not self.front.any:
+            return 0.0
+        rate_p, rate_d = self.rates
+        x, y = fill(self.front, rate_p, rate_d)
+        return float(np.max(self.problem.utilization * np.minimum(x * rate_p, y * rate_d)))
+
+    def best(self, rejected: Counter[str], late: Counter[str]) -> Candidate | None:
+        """The best candidate, None if none carries the load within the bounds."""
+        shape = (len(self.p), len(self.q))
+        if not self.front.any:
+            rejected["split: more accelerators needed than there are"] += shape[0] * shape[1]
+            return None
+        x, y, enough, extra = self._counts(late)
+        rejected["split: more accelerators needed than there are, or a bound missed at the load"] += int(np.sum(~enough))
+        if not enough.any():
+            return None
+        return self._candidate(x, y, enough, extra)
+
+    def _counts(self, late: Counter[str]) -> tuple[Array, Array, Mask, tuple[Array, ...]]:
+        """Servers of each role, shape (p, q); where they are enough; and the keys of the objective if it is latency."""
+        problem = self.problem
+        rate_p, rate_d = self.rates
+        if problem.saturate or problem.objective == "throughput":
+            x, y = fewest(*fill(self.front, rate_p, rate_d), rate_p, rate_d)
+            carried = problem.utilization * np.minimum(x * rate_p, y * rate_d)
+            enough = carried >= self._rate() * (1.0 - 1e-9)
+            if self._whole().bounds or not np.isnan(self._whole().attainment):
+                enough &= self._on_time(x, y, np.maximum(carried, 1e-12), late)
+            return x, y, enough, ()
+        rate = self._rate()
+        need_x = np.maximum(np.ceil(rate / (problem.utilization * rate_p) - 1e-9), 1.0)
+        need_y = np.maximum(np.ceil(rate / (problem.utilization * rate_d) - 1e-9), 1.0)
+        whole = self._whole()
+        plain = problem.open_loop and not whole.bounds and np.isnan(whole.attainment)
+        if plain and problem.objective != "latency":
+            return need_x, need_y, self.front.holds(need_x, need_y), ()
+        return self._by_grid(need_x, need_y, rate, late)
+
+    def _by_grid(
+        self, need_x: Array, need_y: Array, rate: Array, late: Counter[str]
+    ) -> tuple[Array, Array, Mask, tuple[Array, ...]]:
+        """Counts where rates alone do not decide: every pair of counts near the least is tried, fewest accelerators first."""
+        shape = need_x.shape
+        x, y, enough = np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=bool)
+        keys = (np.full(shape, np.inf), np.full(shape, np.inf))
+        closed = not self.problem.open_loop
+        fast = self.problem.objective == "latency"
+        for a, b in grid(self.front, float(need_x.min()) if not closed else 1.0, float(need_y.min()) if not closed else 1.0):
+            can = self._closes(a, b) if closed else (need_x <= a) & (need_y <= b)
+            can &= True if fast else ~enough
+            if not can.any():
+                continue
+            point = self._points(rate, a, b)
+            can &= ~self._misses(point, late)[:, None]
+            if fast:
+                itl, ttft = (three_digits(v)[:, None] for v in self._p95(point))
+                can &= (itl < keys[0]) | ((itl == keys[0]) & (ttft < keys[1]))
+                keys = (np.where(can, itl, keys[0]), np.where(can, ttft, keys[1]))
+            x, y, enough = np.where(can, a, x), np.where(can, b, y), enough | can
+        return np.maximum(x, 1.0), np.maximum(y, 1.0), enough, keys if fast else ()
+
+    def _rate(self) -> Array:
+        """Requests/s of the load, shape (p, q). A closed loop is fastest when nothing waits: that rate is the safe one."""
+        shape = (len(self.p), len(self.q))
+        if self.problem.saturate or self.problem.open_loop:
+            return np.full(shape, self.problem.load)
+        idle, step = self._idle()
+        return np.broadcast_to(
+            (self.problem.load / (idle + self.problem.demand.gaps * step + self.problem.think_s))[:, None], shape
+        )
+
+    def _idle(self) -> tuple[Array, Array]:
+        """Mean first token of each prefill candidate when nothing waits (p,), and the gap of a lone sequence."""
+        d = self.problem.demand
+        rows = take(means_only(self.pre.server), self.start.row[self.p])
+        idle = latency.ttft_mean(DISCIPLINES["prefill"](rows, d, np.full(len(self.p), size.IDLE)))
+        dec = take(means_only(self.dec.server), self.gaps.row[self.q[:1]])
+        return idle, dec.terms.decode_s(np.ones(1), dec.kv_s)
+
+    def _closes(self, x: float, y: float) -> Mask:
+        """Whether the loop's population is at most the utilisation's share of what ``x`` and ``y`` servers hold, (p, q).
+
+        A server that limits the rate holds what it does at its sustained level; the other at least what it does when idle.
+        """
+        d, problem = self.problem.demand, self.problem
+        rate_p, rate_d = self.rates
+        idle, step = self._idle()
+        rows = take(means_only(self.pre.server), self.start.row[self.p])
+        full = latency.ttft_mean(DISCIPLINES["prefill"](rows, d, self.start.level[self.p]))
+        dec = take(means_only(self.dec.server), self.gaps.row[self.q])
+        slow = dec.terms.decode_s(self.gaps.level[self.q], dec.kv_s)
+        rate = np.minimum(x * rate_p, y * rate_d)
+        first = np.where(x * rate_p <= y * rate_d, full[:, None], idle[:, None])
+        gap = np.where(y * rate_d <= x * rate_p, slow[None, :], step[0])
+        return np.asarray(problem.utilization * rate * (first + d.gaps * gap + problem.think_s) >= problem.load * (1.0 - 1e-9))
+
+    def _whole(self) -> Slo:
+        """The bounds that neither role answers for alone."""
+        slo = self.problem.slo
+        return Slo(tuple(b for b in slo.bounds if b.metric == "e2e"), slo.attainment, slo.jointly)
+
+    def _points(self, rate: Array, x: float, y: float) -> Point:
+        """What a client sees of ``x`` and ``y`` servers at ``rate`` (p, q), equal over q, one row per prefill candidate."""
+        load = rate[:, 0]
+        dec_row = np.full(len(self.p), self.gaps.row[self.q[0]])
+        return joined(self.problem, self.pre, self.start.row[self.p], self.dec, dec_row, load / x, load / y)
+
+    def _misses(self, point: Point, late: Counter[str]) -> Mask:
+        """Rows that break a bound on whole requests."""
+        factors = pessimism(self.problem, self.pre.engine.facts, self.kind.facts)
+        broken = size.violations(point, self.problem.demand, self._whole(), factors)
+        for bound, flags in broken.items():
+            late[bound] += int(np.sum(flags))
+        return np.asarray(np.logical_or.reduce(list(broken.values()))) if broken else np.zeros(len(point.level), dtype=bool)
+
+    def _on_time(self, x: Array, y: Array, rate: Array, late: Counter[str]) -> Mask:
+        """Where whole requests are on time at ``rate``; all arguments (p, q)."""
+        i, j = (a.reshape(-1) for a in np.indices(x.shape))
+        load_p, load_d = (rate / x).reshape(-1), (rate / y).reshape(-1)
+        rows = self.start.row[self.p][i], self.gaps.row[self.q][j]
+        point = joined(self.problem, self.pre, rows[0], self.dec, rows[1], load_p, load_d)
+        return np.asarray(~self._misses(point, late).reshape(x.shape))
+
+    def _p95(self, point: Point) -> tuple[Array, Array]:
+        n = len(point.level)
+        itl = latency.quantile(lambda t: latency.itl_exceeds(point, t), 0.95, n)
+        return itl, latency.quantile(lambda t: latency.ttft_exceeds(point, t), 0.95, n)
+
+    def _candidate(self, x: Array, y: Array, enough: Mask, extra: tuple[Array, ...]) -> Candidate:
+        """The best of the candidates that are ``enough``."""
+        problem, kind = self.problem, self.kind
+        rate_p, rate_d = self.rates
+        carried = np.minimum(x * rate_p, y * rate_d)
+        devices = (x + problem.spares) * self.front.tp_p + (y + problem.spares) * self.front.tp_d
+        cost, watts = devices * kind.plan.price_per_hour, devices * kind.facts.tdp_w
+        full = problem.saturate or problem.objective == "throughput"
+        load = problem.utilization * carried if full else np.minimum(self._rate(), carried)
+        output = load * problem.demand.osl_mean
+        if problem.objective == "throughput":
+            keys: tuple[Array, ...] = (-three_digits(output),)
+        elif problem.objective == "latency":
+            keys = extra or self._saturated_latency(x, y, load)
+        else:
+            spent = cost if problem.objective == "cost" else watts
+            keys = (spent / output if problem.saturate else spent,)
+        headroom = carried if problem.open_loop else np.ones_like(carried)
+        ranked = tuple(k.reshape(1, -1) for k in (*keys, devices, -three_digits(headroom)))
+        i, j = divmod(int(first_best(enough.reshape(1, -1), ranked)[1][0]), len(self.q))
+        roles = (
+            _role("prefill", self.pre, self.start, self.p[i], x[i, j], load[i, j]),
+            _role("decode", self.dec, self.gaps, self.q[j], y[i, j], load[i, j]),
+        )
+        return Candidate(
+            topology="disaggregated",
+            engine=self.pre.engine,
+            kind=kind,
+            roles=roles,
+            objective=tuple(float(k[i, j]) for k in keys),
+            devices=int(devices[i, j]),
+            cost_per_h=float(cost[i, j]),
+            watts=float(watts[i, j]),
+            output_tokens_per_s=float(output[i, j]),
+            headroom=float(headroom[i, j]),
+        )
+
+    def _saturated_latency(self, x: Array, y: Array, load: Array) -> tuple[Array, ...]:
+        i, j = (a.reshape(-1) for a in np.indices(x.shape))
+        rows = self.start.row[self.p][i], self.gaps.row[self.q][j]
+        point = joined(self.problem, self.pre, rows[0], self.dec, rows[1], (load / x).reshape(-1), (load / y).reshape(-1))
+        return tuple(three_digits(v).reshape(x.shape) for v in self._p95(point))
+
+
+def _role(name: str, block: Block, servers: Servers, index: int, count: float, load: float) -> RoleChoice:
+    return RoleChoice(
+        role=name,  # type: ignore[arg-type]
+        block=block,
+        row=int(servers.row[index]),
+        limit=int(servers.limit[index]),
+        replicas=int(count),
+        sustained=float(servers.rate[index]),
+        load=float(load / count),
+        level_cap=float(servers.level[index]),
+    )
+
+
+def joined(problem: Problem, pre: Block, pre_row: Index, dec: Block, dec_row: Index, load_p: Array, load_d: Array) -> Point:
+    """What a client of each pair sees: the first token of the prefill role, the gaps of the decode role."""
+    d = problem.demand
+    p_rows, d_rows = take(pre.server, pre_row), take(dec.server, dec_row)
+    n = len(load_p)
+    p_level = size.level_at(DISCIPLINES["prefill"], p_rows, d, "rate", load_p, np.full(n, BUSIEST))
+    d_level = size.level_at(DISCIPLINES["decode"], d_rows, d, "rate", load_d, np.full(n, BATCH_LIMITS[-1]))
+    return combine(DISCIPLINES["prefill"](p_rows, d, p_level), DISCIPLINES["decode"](d_rows, d, d_level))
+
+
+def _turning(problem: Problem, c: Candidate) -> Candidate:
+    """The same candidate at the rate at which its closed loop really turns."""
+    first, second = c.roles
+    pre, dec = np.array([first.row]), np.array([second.row])
+    rate = np.array([first.load * first.replicas])
+    for _ in range(LOOP_ROUNDS):
+        p = joined(problem, first.block, pre, second.block, dec, rate / first.replicas, rate / second.replicas)
+        rate = problem.load / (latency.e2e_mean(p, problem.demand) + problem.think_s)
+    roles = tuple(dataclasses.replace(r, load=min(float(rate[0]) / r.replicas, r.sustained)) for r in c.roles)
+    return dataclasses.replace(c, roles=roles, output_tokens_per_s=float(rate[0]) * problem.demand.osl_mean)

@@ -1,0 +1,229 @@
+"""From a plan to a replay: its replicas as the simulator takes them, the requests it was sized for, and whether it held.
+
+A plan keeps no coefficients of the step. They are lowered again from the catalogue by the facts that the plan names: model,
+engine, accelerator, precisions and TP.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from servegen.catalog.accelerators import resolve_accelerator
+from servegen.catalog.engines import resolve_engine
+from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
+from servegen.catalog.models import resolve_model
+from servegen.errors import CatalogError, Diagnostic, UserError
+from servegen.lower import Config, lower
+from servegen.plan import Plan, Role
+from servegen.roofline.collectives import HANDOFF
+from servegen.simulate import arrivals
+from servegen.simulate.deployment import Deployment, Handoff, Pool, replay
+from servegen.simulate.engine import Limits
+from servegen.simulate.requests import Source
+from servegen.simulate.result import RequestBound, Result, Spread
+from servegen.simulate.steps import StepModel
+from servegen.solve.problem import Problem
+from servegen.spec.load import loads
+from servegen.workload import HASH_BLOCK_TOKENS, Lengths, TraceRequests, Workload
+
+Arrivals = Literal["poisson", "gamma", "closed-loop"]
+#: Tokens of a page of the KV cache, by engine: SGLang's --page-size, vLLM's --block-size and TensorRT-LLM's tokens per block
+#: as they are by default; others hold whole sequences.
+PAGE_TOKENS: Mapping[str, int] = {"vllm": 16, "tensorrt-llm": 32}
+#: Requests of a replay that does not say how many.
+REQUESTS = 10_000
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A plan with what the replay needs beside it. ``attainment`` nan = none is bounded."""
+
+    plan: Plan
+    model: ModelFacts
+    workload: Workload
+    attainment: float
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What is sent. ``kind`` "" is the spec's own; ``trace`` replaces it.
+
+    ``requests`` 0 is :data:`REQUESTS`, or all of a trace.
+    """
+
+    kind: Arrivals | Literal[""] = ""
+    requests: int = 0
+    seed: int = 0
+    trace: TraceRequests | None = None
+    cut: arrivals.Cut = dataclasses.field(default_factory=arrivals.Cut)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A bound of the SLO, the value that the replay gave, and whether that keeps it. Seconds; shares for ``attainment``."""
+
+    bound: str
+    allowed: float
+    found: float
+    met: bool
+
+
+def of_problem(problem: Problem, plan: Plan) -> Subject:
+    """A plan that was just solved."""
+    return Subject(plan, problem.model, problem.workload, problem.slo.attainment)
+
+
+def of_lock(plan: Plan) -> Subject:
+    """A plan from its lock. CatalogError when the catalogue does not know its model (one that came from a file)."""
+    try:
+        model = resolve_model(plan.model.id)
+    except CatalogError as error:
+        hint = "simulate the spec instead: it names the model's file"
+        raise CatalogError(Diagnostic("unknown-model", f"the catalogue has no model {plan.model.id!r}", hint=hint)) from error
+    attainment = plan.spec.get("spec", {}).get("slo", {}).get("attainment") if plan.spec else None
+    return Subject(plan, model, _workload(plan), math.nan if attainment is None else float(attainment))
+
+
+def _workload(plan: Plan) -> Workload:
+    """The workload of the spec that a plan carries; where that was a trace, which is not at hand, what the plan keeps of it."""
+    from servegen.solve.resolve import resolve
+
+    traffic = plan.traffic
+    if plan.spec and "trace" not in {k for k, v in plan.spec.get("spec", {}).get("traffic", {}).items() if v is not None}:
+        try:
+            return resolve(loads(json.dumps(dict(plan.spec)), plan.name)[0]).workload
+        except UserError:  # a file that the spec names does not lie where the lock lies
+            pass
+    return Workload(
+        isl=_lengths(traffic.isl_mean, traffic.isl_p95),
+        osl=_lengths(traffic.osl_mean, traffic.osl_p95),
+        rate_per_s=traffic.rate,
+        concurrency=0 if traffic.rate else int(traffic.concurrency),
+        saturate=not traffic.rate and not traffic.concurrency,
+        burstiness=traffic.burstiness,
+        prefix_hit=traffic.prefix_hit,
+    )
+
+
+def _lengths(mean: float, p95: float) -> Lengths:
+    try:
+        return Lengths.stated(mean=mean, p95=p95)
+    except ValueError:  # an empirical distribution may have figures that no lognormal has
+        return Lengths.fixed(mean)
+
+
+def deployment(subject: Subject, extra: int = 0, policy: str = "round-robin", hashed: bool = False) -> Deployment:
+    """The plan's replicas without its spares, and ``extra`` more of the first role. ``hashed`` requests use the prefix cache."""
+    plan, engine = subject.plan, resolve_engine(subject.plan.choice.engine)
+    pools = []
+    handoff = Handoff(0.0, 0.0)
+    split = plan.choice.topology == "disaggregated"
+    for index, role in enumerate(plan.choice.roles):
+        accelerator = resolve_accelerator(role.accelerator)
+        lowered = lower(subject.model, engine, [Config(accelerator, role.weights, role.kv, role.tp)])
+        memory = lowered.memory
+        page = PAGE_TOKENS.get(engine.id, 1)
+        model = StepModel.of(lowered.terms, 0, memory.kv_bytes[0].tolist(), float(memory.state_bytes[0]), page)
+        if role.role == "prefill":
+            handoff = _handoff(plan, role, accelerator, model)
+        limits = Limits(
+            max_running=role.max_running_requests,
+            chunk=role.chunked_prefill_size,
+            pool_bytes=role.memory.kv_pool_bytes,
+            reserve_share=engine.memory.kv_reserve_osl,
+        )
+        # Both servers of a split take the request in; the client sees that once, before its first token.
+        request_s = engine.request_s.value * (2.0 if split else 1.0) if index == 0 else 0.0
+        count = role.replicas + (extra if index == 0 else 0)
+        pools.append(Pool(model, limits, _scheduler(engine, role), count, request_s, HASH_BLOCK_TOKENS if hashed else 0))
+    return Deployment(tuple(pools), policy, handoff)
+
+
+def _scheduler(engine: EngineFacts, role: Role) -> str:
+    if role.role != "serve":
+        return role.role
+    if role.mixed_chunk:
+        return "whole" if engine.id == "tensorrt-llm" else "mixed"
+    return "static" if "static" in engine.schedulers else "prefill-first"
+
+
+def _handoff(plan: Plan, role: Role, accelerator: AcceleratorFacts, model: StepModel) -> Handoff:
+    """The transfer over all links of a prefill server at once (docs/physics.md, F28), linear in the prompt."""
+    fabric = plan.pool[role.pool].fabric_bytes_per_s or accelerator.link_bytes_per_s
+    speed = HANDOFF.peak_share * fabric * role.tp
+    token_bytes = model.token_bytes + sum(w.token_bytes for w in model.windows)
+    return Handoff((HANDOFF.half_bytes + model.sequence_bytes * role.tp) / speed, token_bytes * role.tp / speed)
+
+
+def source(subject: Subject, traffic: Traffic) -> Source:
+    """The requests: of the trace, or drawn at the load that the plan was sized for. UserError where no load is known."""
+    if traffic.trace is not None:
+        return arrivals.recorded(traffic.trace, traffic.cut, traffic.requests)
+    w, plan = subject.workload, subject.plan
+    users = w.concurrency or w.users
+    kind = traffic.kind or ("closed-loop" if users else "poisson" if w.burstiness == 1.0 else "gamma")
+    n = traffic.requests or REQUESTS
+    if kind == "closed-loop":
+        # As many users as are in the system on average, where the spec states a rate.
+        users = users or max(round(plan.prediction.load_rate * plan.prediction.e2e.mean), 1)
+        return arrivals.closed_loop(w, users, w.think_time_s, n, traffic.seed)
+    rate = w.rate_per_s or plan.prediction.load_rate
+    return arrivals.open_loop(w, rate, 1.0 if kind == "poisson" else w.burstiness, n, traffic.seed)
+
+
+def run(
+    subject: Subject,
+    traffic: Traffic,
+    extra: int = 0,
+    policy: str = "round-robin",
+    fail_s: float = math.inf,
+    progress: Callable[[int], None] | None = None,
+) -> Result:
+    """Replay the traffic through the plan."""
+    hashed = traffic.trace is not None and traffic.trace.hashes is not None
+    bounds = request_bounds(subject.plan.slo)
+    deployed = deployment(subject, extra, policy, hashed)
+    return replay(deployed, source(subject, traffic), traffic.seed, bounds, fail_s, progress)
+
+
+def request_bounds(slo: Mapping[str, float]) -> tuple[RequestBound, ...]:
+    """The bounds that one request meets or misses: the lowest stated percentile's of ttft and e2e, and of tpot, or else of
+    itl held against the request's mean gap."""
+
+    def lowest(metric: str, as_metric: str) -> list[RequestBound]:
+        stated = sorted(k for k in slo if k.startswith(f"{metric}.p"))
+        return [RequestBound(as_metric, slo[k]) for k in stated[:1]]
+
+    return (*lowest("ttft", "ttft"), *(lowest("tpot", "tpot") or lowest("itl", "tpot")), *lowest("e2e", "e2e"))
+
+
+def verdicts(subject: Subject, result: Result) -> tuple[Verdict, ...]:
+    """Every bound of the SLO against the replay. Requests that were never answered break every bound they count for."""
+    out = []
+    missing = result.requests - result.completed
+    for bound, allowed in subject.plan.slo.items():
+        metric, _, statistic = bound.partition(".")
+        found: Spread = getattr(result, metric)
+        value = (
+            math.inf
+            if missing and metric in ("ttft", "e2e") and missing > _spare(statistic) * result.requests
+            else getattr(found, statistic)
+        )
+        # Requests of one token have no gaps, and so keep any bound on them.
+        out.append(Verdict(bound, allowed, value, bool(np.isnan(value)) or value <= allowed))
+    if not math.isnan(subject.attainment):
+        share = result.attainment
+        out.append(Verdict("attainment", subject.attainment, share, share >= subject.attainment))
+    return tuple(out)
+
+
+def _spare(statistic: str) -> float:
+    """Share of requests that a bound on this statistic leaves free."""
+    return 0.0 if statistic == "mean" else 1.0 - float(statistic[1:]) / 100.0

@@ -1,0 +1,188 @@
+"""Places and files that are not what a spec says they are: a clear error, and nothing outside is touched or shown."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.proof.harness import Ran, command, process, spec, working_in, write_spec
+
+
+def build(document: Any, folder: Path) -> Ran:
+    return command("build", write_spec(folder / "s.yaml", document), "-o", folder / "out")
+
+
+# --- Paths
+
+
+PATHS = ("/etc/passwd", "../outside.json", "a/../../outside.json", "link.json", "folder/outside.json", "~/x.json", "file:///etc/passwd",
+         "C:\\x.json", "missing.json", ".", "", "a\\b.json", "nul\x00.json", "x" * 5000 + ".json")  # fmt: skip
+KEYS = (
+    ("model", lambda path: {"config": path, "checkpoints": {"bf16": "a/b"}}),
+    ("traffic__trace", lambda path: path.replace(".json", ".jsonl")),
+    ("deploy__overrides", lambda path: {"patches": [path.replace(".json", ".yaml")]}),
+)
+
+
+@pytest.mark.parametrize(("key", "value"), KEYS, ids=[k for k, _ in KEYS])
+def test_paths_do_not_lead_astray(key: str, value: Any, tmp_path: Path) -> None:
+    home = tmp_path / "specs"
+    (home / "a").mkdir(parents=True)
+    (home / "folder").symlink_to(tmp_path)
+    for ending in ("json", "jsonl", "yaml"):
+        (tmp_path / f"outside.{ending}").write_text('{"secret": "s3cr3t"}\n')
+        (home / f"link.{ending}").symlink_to(tmp_path / f"outside.{ending}")
+    for path in PATHS:
+        changes = {key: value(path)} | (
+            {"traffic__rate": None, "traffic__isl": None, "traffic__osl": None} if "trace" in key else {}
+        )
+        ran = command("build", write_spec(home / "s.yaml", spec(**changes)), "-o", tmp_path / "out")
+        # `..` may be written: it is the user's own folder; what it names still has to be what the key wants.
+        assert ran.code == 1 and re.search(r"(s\.yaml|outside\.\w+):\d+:\d+: error|error\[", ran.err), (path, ran)
+        assert "s3cr3t" not in ran.err + ran.out and "Traceback" not in ran.err
+        assert not (tmp_path / "out").exists()
+
+
+def test_an_output_folder_through_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "chat").symlink_to(tmp_path / "elsewhere")
+    ran = build(spec(), tmp_path)
+    assert ran.code == 1 and "symbolic link" in ran.err and list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_spec_through_a_link_or_from_a_device(tmp_path: Path) -> None:
+    write_spec(tmp_path / "real.yaml", spec())
+    (tmp_path / "link.yaml").symlink_to("real.yaml")
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    (tmp_path / "dangling.yaml").symlink_to("nothing.yaml")
+    assert command("validate", tmp_path / "link.yaml").code == 0
+    for name in ("loop.yaml", "dangling.yaml", "nothing.yaml"):
+        ran = command("validate", tmp_path / name)
+        assert ran.code == 1 and name in ran.err and "error[" in ran.err
+    assert command("validate", "/dev/null").code == 1
+    ran = command("validate", "/dev/zero", patience_s=5)
+    assert ran.code == 1 and "too-large" in ran.err
+
+
+@pytest.fixture
+def sealed(tmp_path: Path) -> Iterator[Path]:
+    """A folder that even root cannot write to: bound read-only, where this user may."""
+    place = tmp_path / "sealed"
+    place.mkdir()
+    if os.geteuid():
+        place.chmod(0o555)
+        yield place
+        place.chmod(0o755)
+        return
+    bound = shutil.which("mount") and not subprocess.run(
+        ["sh", "-c", f"mount --bind '{place}' '{place}' && mount -o remount,ro,bind '{place}'"], capture_output=True
+    ).returncode  # fmt: skip
+    if not bound:
+        subprocess.run(["umount", "-l", str(place)], capture_output=True)
+        pytest.skip("root writes anywhere, and the kernel lets it bind nothing read-only here")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_place_that_cannot_be_written_is_named(sealed: Path, tmp_path: Path) -> None:
+    file = write_spec(tmp_path / "s.yaml", spec())
+    for out in (sealed, sealed / "out", sealed / "a" / "b"):
+        ran = command("build", file, "-o", out)
+        assert ran.code == 1 and "error[io]" in ran.err and str(sealed) in ran.err, ran
+        assert re.search("Read-only file system|Permission denied", ran.err)
+    with working_in(sealed):
+        ran = command("init", "--yes")
+        assert ran.code == 1 and "error[" in ran.err, ran
+
+
+def test_a_place_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    file = write_spec(tmp_path / "s.yaml", spec())
+    for path in (tmp_path / "s.yaml" / "below", tmp_path / "no" / "such.yaml", tmp_path / ("x" * 300)):
+        ran = command("build", path, "-o", tmp_path / "out")
+        assert ran.code == 1 and "error[" in ran.err and str(path)[:60] in ran.err
+    for out in (file, file / "below", Path("/proc/nope"), Path("/dev/null")):
+        ran = command("build", file, "-o", out)
+        assert ran.code == 1 and "error[" in ran.err, (out, ran)
+    assert json.loads(file.read_text()) == spec()
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="takes root, to become nobody")
+def test_a_spec_without_permission_is_named(tmp_path: Path) -> None:
+    place = Path("/var/tmp") / f"servegen-proof-{os.getpid()}"
+    place.mkdir(mode=0o755)
+    try:
+        file = write_spec(place / "s.yaml", spec())
+        file.chmod(0)
+        nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+        ran = process("validate", file, prefix=nobody)
+        if "No module named" in ran.err or "can't open" in ran.err or ran.code == 127 or "Permission denied: '/" in ran.err:
+            pytest.skip("nobody may not run this Python")
+        assert ran.code == 1 and "ermission denied" in ran.err and str(file) in ran.err and "Traceback" not in ran.err, ran
+    finally:
+        shutil.rmtree(place)
+
+
+# --- Files that a spec names
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"{", b"[]", b"null", b"{}", b'{"model_type": "llama"}', b'{"model_type": 1}', b"\xff\xfe", b"[" * 100_000,
+        b'{"a": NaN}',
+        b'{"architectures": ["LlamaForCausalLM"], "hidden_size": "x", "num_hidden_layers": -1}',
+        b'{"architectures": [7], "hidden_size": 1e999, "num_hidden_layers": 1e400}',
+        b'{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 1000000000}',
+    ],
+)  # fmt: skip
+def test_a_config_that_is_none(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(data)
+    ran = build(spec(model={"config": "config.json", "checkpoints": {"bf16": "a/b"}}), tmp_path)
+    assert ran.code == 1 and re.search(r"s\.yaml:\d+:\d+: error", ran.err), ran
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"\n", b"{}\n", b"a,b\n1,2\n", b"arrival_s,input_tokens,output_tokens\n",
+        b"arrival_s,input_tokens,output_tokens\n1,2\n",
+        b"arrival_s,input_tokens,output_tokens\nnan,1,1\n", b"arrival_s,input_tokens,output_tokens\n0,-1,1\n", b"\xff\xff",
+        b"arrival_s,input_tokens,output_tokens\n0,1e30,1\n", b"arrival_s,input_tokens,output_tokens\n0,1,1\n", b'"' * 200_000,
+        gzip.compress(b"x")[:-4], b'{"timestamp": ' + b"[" * 100_000,
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.csv.gz"])
+def test_a_trace_that_is_none(data: bytes, name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(data)
+    ran = build(spec(traffic={"trace": name}), tmp_path)
+    assert ran.code in (1, 3), ran
+    assert "error[" in ran.err or "infeasible" in ran.err, ran
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[", b"a", b"- a", b"kind: Deployment", b"kind: 7\nmetadata: 8", b"\xff", b"a: *b", b"a: !!x y"]
+)
+def test_a_patch_that_is_none(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_bytes(data)
+    ran = build(spec(deploy__overrides={"patches": ["p.yaml"]}), tmp_path)
+    assert ran.code == 1 and re.search(r"s\.yaml:\d+:\d+", ran.err), ran
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_patch_with_a_typo_is_found(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text("kind: Deployment\nmetadata: {name: chat-serve}\nspec: {minReadySecond: 7}\n")
+    ran = build(spec(deploy__overrides={"patches": ["p.yaml"]}), tmp_path)
+    assert ran.code == 1 and "did you mean minReadySeconds?" in ran.err

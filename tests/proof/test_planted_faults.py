@@ -1,0 +1,156 @@
+"""Planted faults: each is found, and the finding names the object, the field, the spec key (with its line) and the template.
+
+The bundles are those of real specs, so that a fault stands where a template of a user's own could put it;
+``tests/unit/test_validate_bundle.py`` plants more, in bundles made by hand.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import shutil
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from servegen.bundle import Bundle
+from servegen.compile import Result, compile_spec
+from servegen.engines.launch import Arg
+from servegen.errors import Diagnostic
+from servegen.manifest import documents
+from servegen.spec.load import loads
+from servegen.validate.check import findings
+from servegen.validate.scripts import check_values
+from tests.proof.faults import FAULTS, SPECS, Fault
+from tests.proof.harness import ROOT, command, spec, tree, write_spec
+
+KINDS = {
+    "deployment": "Deployment",
+    "service": "Service",
+    "poddisruptionbudget": "PodDisruptionBudget",
+    "podmonitor": "PodMonitor",
+    "scaledobject": "ScaledObject",
+    "horizontalpodautoscaler": "HorizontalPodAutoscaler",
+    "persistentvolumeclaim": "PersistentVolumeClaim",
+    "networkpolicy": "NetworkPolicy",
+    "rolebinding": "RoleBinding",
+}
+
+
+@cache
+def compiled(name: str) -> Result:
+    """One of the specs, rendered; on Kubernetes 1.33, so that younger fields are known to be too young."""
+    document = copy.deepcopy(SPECS[name])
+    document["spec"]["deploy"]["kubernetesVersion"] = "1.33"
+    (loaded,) = loads(json.dumps(document), "s.yaml")
+    return compile_spec(loaded, "render")
+
+
+def planted(fault: Fault) -> tuple[list[Diagnostic], Result]:
+    """What is found in the bundle with one fault in it."""
+    result = compiled(fault.spec)
+    plan, bundle = result.plan, result.bundle
+    assert plan is not None and bundle is not None
+    path = f"kubernetes/{fault.file}.yaml"
+    (document,) = copy.deepcopy(documents(bundle.files[path]))
+    if fault.code == "duplicate":
+        text = json.dumps(document) + "\n---\n" + json.dumps(document)
+    else:
+        fault.change(document)
+        text = json.dumps(document)
+    return findings(plan, replace(bundle, files={**bundle.files, path: text})), result
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_bundles_are_sound_before(name: str) -> None:
+    result = compiled(name)
+    assert result.plan is not None and result.bundle is not None
+    assert findings(result.plan, result.bundle) == []
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
+def test_a_planted_fault_is_found_and_named(fault: Fault) -> None:
+    found, result = planted(fault)
+    hits = [d for d in found if d.code == f"bundle-{fault.code}" and d.severity == "error" and fault.says in d.message]
+    assert hits, [str(d) for d in found]
+    # A fault may be seen from more than one object: one finding must name the file that it was planted in, or its target.
+    named = [d for d in hits if fault.field in d.message and fault.key in d.hint]
+    assert named, [str(d) for d in hits]
+    hit = named[0]
+    template = (result.bundle or Bundle("", {})).templates[hit.where.file]
+    assert f"written by template {template}" in hit.hint and (ROOT / "templates" / template).is_file()
+    kind = KINDS[hit.where.file.removeprefix("kubernetes/").partition("-")[0]]
+    assert re.match(rf"{kind if fault.code != 'kind' else 'LeaderWorkerSets'}/\S+: ", hit.message)
+
+
+def test_there_are_enough_kinds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert len({fault.what for fault in FAULTS}) == len(FAULTS) >= 40
+    with capsys.disabled():
+        print(f"\n{len(FAULTS)} planted faults, {len({f.code for f in FAULTS})} kinds of findings")
+
+
+TEMPLATES = (
+    ("deployment.yaml.j2", "  revisionHistoryLimit: 5", "  revisionHistoryLimt: 5", "revisionHistoryLimt"),
+    ("deployment.yaml.j2", "failureThreshold: {{ probe.failures }}", "failureThreshold: 1", "render-differs"),
+    ("deployment.yaml.j2", "enableServiceLinks: false", "hostNetwork: true", "opens the node to the pod"),
+    ("service.yaml.j2", 'type: "ClusterIP"', 'type: "ClusterIPs"', "ClusterIPs"),
+    ("service.yaml.j2", "  ports:", "  port:", "ports"),
+    ("poddisruptionbudget.yaml.j2", "{{ o.max_unavailable }}", "0", "maxUnavailable"),
+    ("kustomization.yaml.j2", "resources:", "resource:", "resources is missing"),
+)
+
+
+@pytest.mark.parametrize(("template", "old", "new", "says"), TEMPLATES, ids=[f"{t[0]}: {t[2].strip()}" for t in TEMPLATES])
+def test_a_fault_in_a_template_of_ones_own_stops_the_build(tmp_path: Path, template: str, old: str, new: str, says: str) -> None:
+    own = tmp_path / "templates" / "kubernetes"
+    own.mkdir(parents=True)
+    text = (ROOT / "templates" / "kubernetes" / template).read_text(encoding="utf-8")
+    assert old in text
+    (own / template).write_text(text.replace(old, new), encoding="utf-8")
+    file = write_spec(tmp_path / "s.yaml", spec(deploy__monitoring=True))
+    out = tmp_path / "out"
+    ran = command("build", file, "-o", out, "--templates", tmp_path / "templates")
+    assert ran.code == 1 and says in ran.err and template in ran.err
+    assert "render-differs" in ran.err or re.search(r"s\.yaml:\d+:\d+", ran.err), "the spec key's line"
+    assert not out.exists()
+    assert command("build", file, "-o", out).code == 0
+    shutil.rmtree(tmp_path / "templates")
+    assert command("build", file, "-o", out, "--check").code == 0 and tree(out)
+
+
+SCRIPTS = (
+    ({"mem-fraction-static": 1.2}, "--mem-fraction-static 1.2: it must be above 0 and below 1"),
+    ({"page-size": 48}, "a multiple of --page-size"),
+    ({"ep-size": 3}, "a divisor of --tp-size"),
+    ({"context-length": 999_999}, "at most the model's"),
+    ({"tp-size": 2}, "the server starts 2 ranks"),
+    ({"port": 0}, "1 to 65535"),
+    ({"schedule-polcy": "lpm"}, "did you mean --schedule-policy"),
+    ({"schedule-policy": "fastest"}, "schedule-policy"),
+    ({"max-running-requests": "many"}, "max-running-requests"),
+    ({"api-key": "sk-123"}, "shows a secret"),
+)
+
+
+@pytest.mark.parametrize(("args", "says"), SCRIPTS, ids=[f"--{next(iter(a))} {next(iter(a.values()))}" for a, _ in SCRIPTS])
+def test_a_flag_that_the_engine_would_fail_on_stops_the_build(tmp_path: Path, args: dict[str, object], says: str) -> None:
+    file = write_spec(tmp_path / "s.yaml", spec(deploy__overrides={"args": args}, constraints__tp=[1]))
+    ran = command("build", file, "-o", tmp_path / "out")
+    assert ran.code == 1 and says in ran.err, ran
+    assert re.search(r"s\.yaml:\d+:\d+", ran.err)
+    assert not (tmp_path / "out").exists()
+
+
+def test_ranks_that_heads_and_experts_cannot_share() -> None:
+    plan = compiled("one").plan
+    assert plan is not None
+    model = replace(plan.model, hf_config={"num_experts": 6})
+    flags = (("--tp-size", "8"), ("--ep-size", "4"), ("--num-attention-heads", "64"), ("--num-query-groups", "48"))
+    found = {d.message for d in check_values([Arg(flag, (value,)) for flag, value in flags], replace(plan, model=model))}
+    assert found == {
+        "--ep-size 4: it must be a divisor of the model's 6 experts",
+        "--num-query-groups 48: it must be a divisor of --num-attention-heads",
+    }
