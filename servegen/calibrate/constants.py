@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from servegen.calibrate.predict import Replica, Setting, predict_replica, replica, setting
 from servegen.calibrate.rows import Metric, Row
 from servegen.catalog.accelerators import arithmetic
-from servegen.catalog.calibration import NONE, Calibration, physical_range
+from servegen.catalog.calibration import Calibration
 from servegen.catalog.facts import Constant
 
 #: Parts of a step by the constant that sets them. What is left of a part when its constant vanishes does not matter: only
@@ -30,6 +30,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 INVERSE = frozenset({"ew", "ec", "kv_efficiency", "attention_efficiency", "allreduce_bandwidth_factor", "allreduce_bytes_per_s"})
 #: How much longer a part is made to see what a metric gains.
 STRETCH = 0.03
+REQUEST_STEP_S = 1e-3
 
 
 def short(name: str) -> str:
@@ -99,13 +100,13 @@ def respond(row: Row, chosen: Sequence[str], values: Mapping[str, float]) -> Res
     for name, pattern in used.items():
         moved = replica(setting(row, calibration_of({**values, pattern: 1.01 * value_of(name, s)})))
         old, new = u_of(pattern, value_of(name, s)), u_of(pattern, 1.01 * value_of(name, s))
-        found = dict.fromkeys(at, 0.0)
+        found: dict[Metric, float] = dict.fromkeys(at, 0.0)
         for part in PARTS[short(name)]:
             change = (getattr(moved.model, part) - getattr(base.model, part)) / (new - old)
             for metric in at:
                 found[metric] += gain[part][metric] * change
-        if short(name) == "request_s":
-            found |= _request_slopes(base)
+        if short(name) == "request_s":  # no part of a step, and cheap to know: a replay's own times do not move
+            found = {"ttft_s": 1.0} if row.kind == "closed" else _request_slopes(base)
         slopes[pattern] = found
     return Response(row, at, slopes)
 
@@ -121,26 +122,14 @@ def _gain(base: Replica, part: str, at: Mapping[Metric, float]) -> dict[Metric, 
     if not seconds:
         return dict.fromkeys(at, 0.0)
     changes = {part: seconds * (1.0 + STRETCH)}
-    if part == "sequence_s":
-        changes["decode_s"] = base.model.decode_s + seconds * STRETCH
-    elif part == "wire_s":
+    if part in ("sequence_s", "wire_s"):  # a decoding sequence carries both
         changes["decode_s"] = base.model.decode_s + seconds * STRETCH
     longer = predict_replica(dataclasses.replace(base, model=dataclasses.replace(base.model, **changes)))
     return {metric: (longer[metric] - at[metric]) / (seconds * STRETCH) for metric in at}
 
 
 def _request_slopes(base: Replica) -> dict[Metric, float]:
-    longer = predict_replica(dataclasses.replace(base, request_s=base.request_s * 1.01)) if base.row.kind != "closed" else {}
-    if base.row.kind == "closed":
-        return {"ttft_s": 1.0, "tpot_s": 0.0}
+    """What each metric gains per second that the engine adds to a first token."""
+    longer = predict_replica(dataclasses.replace(base, request_s=base.request_s + REQUEST_STEP_S))
     at = predict_replica(base)
-    return {metric: (longer[metric] - at[metric]) / (base.request_s * 0.01) for metric in at}
-
-
-def inside(name: str, value: float) -> bool:
-    """Whether a constant's value is physical."""
-    limits = physical_range(name)
-    return limits is not None and limits[0] <= value <= limits[1]
-
-
-__all__ = ["INVERSE", "NONE", "Response", "calibration_of", "inside", "matches", "names_of", "respond", "short", "u_of", "value_of"]
+    return {metric: (longer[metric] - at[metric]) / REQUEST_STEP_S for metric in at}

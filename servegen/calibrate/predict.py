@@ -16,11 +16,11 @@ from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
 from servegen.catalog.models import resolve_model
 from servegen.errors import CatalogError, Diagnostic
 from servegen.lower import Config, Lowered, Physics, lower
-from servegen.roofline import memory as mem
 from servegen.simulate.benchmark import Benchmark, run
 from servegen.simulate.deployment import Deployment, Pool
 from servegen.simulate.engine import Limits
 from servegen.simulate.steps import StepModel
+from servegen.solve.budget import budget
 
 #: Sequences that an engine's offline benchmark runs at a time at most, where nobody says otherwise (trtllm-bench's 2048).
 OFFLINE_SEQUENCES = 2048
@@ -93,12 +93,9 @@ def _chunk(s: Setting) -> int:
 
 def _pool_bytes(s: Setting, lowered: Lowered, chunk: int) -> float:
     """KV pool of one device by the engine's rule for memory."""
-    rule, m = s.engine.memory, lowered.memory
-    usable, weight = m.usable_bytes, m.weight_bytes
-    reserve = rule.context_bytes + rule.usable_share * usable + rule.per_chunk_token_bytes * chunk
-    reserve = reserve + rule.per_device_bytes * s.row.tp + rule.per_graph_sequence_bytes * s.row.concurrency
-    reserve = np.maximum(reserve, np.where(usable > rule.floor_above_bytes, rule.floor_bytes, 0.0))
-    return max(float(mem.pool_bytes(usable, mem.static_fraction(usable, np.maximum(reserve, mem.runtime_bytes(weight))), weight)[0]), 0.0)
+    m = lowered.memory
+    sizes = (np.array([float(v)]) for v in (chunk, s.row.tp, s.row.concurrency or OFFLINE_SEQUENCES))
+    return max(float(budget(s.engine.memory, s.model, m.usable_bytes, m.weight_bytes, *sizes).pool[0, 0]), 0.0)
 
 
 def predict(row: Row, calibration: Calibration = NONE, physics: Physics = "calibrated") -> dict[Metric, float]:

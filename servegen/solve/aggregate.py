@@ -195,7 +195,6 @@ def _best_of_each(
             Candidate(
                 "aggregated",
                 block.engine,
-                kind,
                 (role,),
                 tuple(float(k[row, column]) for k in objective),
                 int(devices[row, column]),

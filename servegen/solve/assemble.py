@@ -10,7 +10,7 @@ import numpy as np
 
 from servegen.catalog.facts import Constant
 from servegen.lower import lower
-from servegen.plan import Choice, Flip, MemoryPlan, ModelPlan, Plan, Prediction, Role, TrafficPlan
+from servegen.plan import Band, Choice, Flip, MemoryPlan, ModelPlan, Plan, Prediction, Role, TrafficPlan
 from servegen.roofline.step import take
 from servegen.service import size
 from servegen.service.disciplines import Point
@@ -20,7 +20,7 @@ from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.deploy import finished_deploy
 from servegen.solve.explain import Comparison, binding, why
 from servegen.solve.predict import quantiles, role_points
-from servegen.solve.problem import Problem
+from servegen.solve.problem import Kind, Problem
 from servegen.solve.split import combine
 
 
@@ -49,7 +49,7 @@ def assemble(
         slo_attainment=attained,
         sustained_rate=min(role_rates),
         load_rate=rate,
-        band=band(problem.model, chosen.engine.facts, chosen.kind.facts, roles[0].weights),
+        band=_band(problem, chosen),
         floor=_floor(problem, chosen, roles),
         extrapolated=_extrapolated(problem, chosen),
     )
@@ -194,14 +194,21 @@ def _floor(problem: Problem, chosen: Candidate, roles: Sequence[Role]) -> Mappin
     return out
 
 
+def _band(problem: Problem, chosen: Candidate) -> Mapping[str, Band]:
+    """Of several kinds of accelerator the wider band counts."""
+    bands = [band(problem.model, chosen.engine.facts, k.facts, chosen.config[0]) for k in chosen.kinds]
+    return {m: Band(min(b[m].low for b in bands), max(b[m].high for b in bands)) for m in bands[0]}
+
+
 def _extrapolated(problem: Problem, chosen: Candidate) -> tuple[str, ...]:
     """Constants without a fit of their own, each with the rule that gave it."""
     out = []
-    accelerator, engine = chosen.kind.facts, chosen.engine.facts
+    engine = chosen.engine.facts
     weights, _ = chosen.config
-    gemm = accelerator.gemm[weights]
-    if gemm.origin != "fitted":
-        out.append(f"{accelerator.id} {weights} efficiency ({gemm.origin}: {gemm.source})")
+    for kind in chosen.kinds:
+        gemm = kind.facts.gemm[weights]
+        if gemm.origin != "fitted":
+            out.append(f"{kind.facts.id} {weights} efficiency ({gemm.origin}: {gemm.source})")
     if engine.step_s.origin != "fitted":
         out.append(f"{engine.id} step constants ({engine.step_s.origin}: {engine.step_s.source})")
     if not dense(problem.model):
@@ -245,13 +252,11 @@ def _traffic(problem: Problem) -> TrafficPlan:
 
 def _facts(problem: Problem, chosen: Candidate, roles: Sequence[Role]) -> Mapping[str, Any]:
     """The constants behind the prediction, each with its source."""
-    engine, accelerator = chosen.engine.facts, chosen.kind.facts
+    engine = chosen.engine.facts
 
     def constant(c: Constant) -> dict[str, Any]:
         return {"value": c.value, "fitError": c.fit_error, "rows": c.rows, "origin": c.origin, "source": c.source}
 
-    gemm = accelerator.gemm[roles[0].weights]
-    tps = sorted({r.tp for r in roles} - {1})
     return {
         "engine": {
             "id": engine.id,
@@ -263,27 +268,34 @@ def _facts(problem: Problem, chosen: Candidate, roles: Sequence[Role]) -> Mappin
             "attention_efficiency": constant(engine.attention_efficiency),
             "memory": engine.memory.source,
         },
-        "accelerator": {
-            "id": accelerator.id,
-            "hbm_bytes_per_s": accelerator.hbm_bytes_per_s,
-            "usable_bytes": accelerator.usable_bytes,
-            "peak_flops": dict(accelerator.peak_flops),
-            "gemm": {
-                "ew": gemm.ew,
-                "ec": gemm.ec,
-                "fitError": gemm.fit_error,
-                "rows": gemm.rows,
-                "origin": gemm.origin,
-                "source": gemm.source,
-            },
-            "allreduce_alpha_s": {str(t): accelerator.allreduce_alpha_s[t] for t in tps},
-            "allreduce_bytes_per_s": {str(t): accelerator.allreduce_bytes_per_s[t] for t in tps},
-            "pricePerHour": chosen.kind.plan.price_per_hour,
-            "priceSource": chosen.kind.plan.price_source,
-        },
+        "accelerators": [_accelerator(k, roles) for k in chosen.kinds],
         "model": {
             "id": problem.model.id,
             "params": problem.model.params_total,
             "bytes": problem.model.weight_bytes(roles[0].weights),
         },
+    }
+
+
+def _accelerator(kind: Kind, roles: Sequence[Role]) -> dict[str, Any]:
+    """One accelerator's constants, and its price."""
+    facts, gemm = kind.facts, kind.facts.gemm[roles[0].weights]
+    tps = sorted({r.tp for r in roles if r.pool == kind.index} - {1})
+    return {
+        "id": facts.id,
+        "hbm_bytes_per_s": facts.hbm_bytes_per_s,
+        "usable_bytes": facts.usable_bytes,
+        "peak_flops": dict(facts.peak_flops),
+        "gemm": {
+            "ew": gemm.ew,
+            "ec": gemm.ec,
+            "fitError": gemm.fit_error,
+            "rows": gemm.rows,
+            "origin": gemm.origin,
+            "source": gemm.source,
+        },
+        "allreduce_alpha_s": {str(t): facts.allreduce_alpha_s[t] for t in tps},
+        "allreduce_bytes_per_s": {str(t): facts.allreduce_bytes_per_s[t] for t in tps},
+        "pricePerHour": kind.plan.price_per_hour,
+        "priceSource": kind.plan.price_source,
     }

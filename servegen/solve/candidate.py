@@ -64,7 +64,6 @@ class Candidate:
 
     topology: Topology
     engine: EngineOption
-    kind: Kind
     roles: tuple[RoleChoice, ...]
     objective: tuple[float, ...]
     devices: int
@@ -72,6 +71,11 @@ class Candidate:
     watts: float
     output_tokens_per_s: float
     headroom: float
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of accelerator that the roles stand on, each once."""
+        return tuple({r.block.kind.index: r.block.kind for r in self.roles}.values())
 
     @property
     def config(self) -> tuple[str, str]:
@@ -88,7 +92,7 @@ class Candidate:
         for r in self.roles:
             mixed = "-mixed" if r.block.discipline == "mixed" else ""
             parts.append(f"{r.role}-tp{r.tp:02d}-c{r.chunk:05d}-b{r.batch_limit:04d}{mixed}")
-        return f"{self.engine.facts.id}/{self.kind.facts.id}/{weights}-kv-{kv}/" + "+".join(parts)
+        return f"{self.engine.facts.id}/{'+'.join(k.facts.id for k in self.kinds)}/{weights}-kv-{kv}/" + "+".join(parts)
 
     def key(self, problem: Problem) -> tuple[object, ...]:
         """The total order: objective; fewer accelerators; lower TP; the checkpoint's own precision before a narrower one;

@@ -39,16 +39,30 @@ class Frontier:
         return np.asarray(inside & (self.x[np.minimum(at, len(self.x) - 1)] >= x))
 
 
-def frontier(kind: Kind, tp_p: int, tp_d: int, spares: int, most: int) -> Frontier:
-    """Counts that fill the pool, or ``most`` accelerators if that is not 0; each role keeps ``spares`` besides."""
+def frontier(kinds: tuple[Kind, Kind], tp_p: int, tp_d: int, spares: int, most: int) -> Frontier:
+    """Counts that fill the pool, or ``most`` accelerators if that is not 0; each role keeps ``spares`` besides.
+
+    Servers of one kind share its nodes; those of two kinds stand apart and only ``most`` binds them together.
+    """
+    kind = kinds[0]
+    if kinds[1] is not kind:
+        y = np.arange(1.0, float(replicas_that_fit(kinds[1], np.array(float(tp_d)))) + 1.0)
+        x = np.full_like(y, float(replicas_that_fit(kind, np.array(float(tp_p)))))
+        return _kept(tp_p, tp_d, np.minimum(x, np.floor((most - y * tp_d) / tp_p)) if most else x, y, spares)
     big, small = max(tp_p, tp_d), min(tp_p, tp_d)
     count = np.arange(1.0, float(replicas_that_fit(kind, np.array(float(big)))) + 1.0)
     left = beside(kind, float(big), count, float(small))
     if most:
         left = np.minimum(left, np.floor((most - count * big) / small))
-    count, left = count - spares, left - spares
-    keep = (count >= 1) & (left >= 1)
-    x, y = (count[keep], left[keep]) if tp_p >= tp_d else (left[keep], count[keep])
+    x, y = (count, left) if tp_p >= tp_d else (left, count)
+    return _kept(tp_p, tp_d, x, y, spares)
+
+
+def _kept(tp_p: int, tp_d: int, x: Array, y: Array, spares: int) -> Frontier:
+    """The points with at least one server of each role beyond its spares, in order."""
+    x, y = x - spares, y - spares
+    keep = (x >= 1) & (y >= 1)
+    x, y = x[keep], y[keep]
     order = np.lexsort((-x, y))
     return Frontier(tp_p, tp_d, x[order], y[order])
 

@@ -101,15 +101,17 @@ def _least(problem: Problem, candidate: Candidate) -> Mapping[str, int]:
 
 def _most(problem: Problem, candidate: Candidate) -> Mapping[str, int]:
     """Replicas up to which the pool lets every role grow in step: the pool over what is sized, never less than that."""
+    sized = {r.role: r.replicas + problem.spares for r in candidate.roles}
     if len(candidate.roles) == 1:
         role = candidate.roles[0]
-        most = int(replicas_that_fit(candidate.kind, np.array(float(role.tp))))
+        most = int(replicas_that_fit(role.block.kind, np.array(float(role.tp))))
         if problem.max_accelerators:
             most = min(most, problem.max_accelerators // role.tp)
-        return {role.role: max(most, role.replicas + problem.spares)}
-    limit = min(candidate.kind.devices, problem.max_accelerators or candidate.kind.devices)
-    growth = limit / candidate.devices
-    return {r.role: max(math.floor((r.replicas + problem.spares) * growth), r.replicas + problem.spares) for r in candidate.roles}
+        return {role.role: max(most, sized[role.role])}
+    growth = (problem.max_accelerators or math.inf) / candidate.devices
+    for kind in candidate.kinds:
+        growth = min(growth, kind.devices / sum(sized[r.role] * r.tp for r in candidate.roles if r.block.kind is kind))
+    return {name: max(math.floor(count * growth), count) for name, count in sized.items()}
 
 
 def _queue(problem: Problem, role: Role) -> float:

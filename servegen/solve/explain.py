@@ -72,8 +72,12 @@ def compare(problem: Problem, chosen: Candidate, others: Sequence[Candidate], ga
 def summary(c: Candidate) -> str:
     """A candidate in a few words."""
     weights, kv = c.config
-    roles = " + ".join(f"{r.replicas} {r.role} x TP{r.tp} (batch {r.batch_limit}, chunk {r.chunk})" for r in c.roles)
-    return f"{c.engine.facts.id} on {c.kind.facts.id}, {weights} weights, {kv} KV: {roles}"
+    parts = []
+    for r in c.roles:
+        where = f" {r.block.kind.facts.id}" if len(c.kinds) > 1 else ""
+        parts.append(f"{r.replicas} {r.role} x TP{r.tp}{where} (batch {r.batch_limit}, chunk {r.chunk})")
+    roles = " + ".join(parts)
+    return f"{c.engine.facts.id} on {' and '.join(k.facts.id for k in c.kinds)}, {weights} weights, {kv} KV: {roles}"
 
 
 def why_lost(problem: Problem, chosen: Candidate, other: Candidate, gain: float) -> str:
@@ -114,7 +118,9 @@ def binding(problem: Problem, chosen: Candidate) -> tuple[str, ...]:
         prefix = "" if role.role == "serve" else f"{role.role}: "
         out += [prefix + limit for limit in _limits(problem, role) if prefix + limit not in out]
     role = chosen.roles[0]
-    if len(chosen.roles) == 1 and role.replicas + problem.spares >= int(replicas_that_fit(chosen.kind, np.array(float(role.tp)))):
+    if len(chosen.roles) == 1 and role.replicas + problem.spares >= int(
+        replicas_that_fit(role.block.kind, np.array(float(role.tp)))
+    ):
         out.append("pool")
     if problem.max_accelerators and chosen.devices + min(r.tp for r in chosen.roles) > problem.max_accelerators:
         out.append("maxAccelerators")
@@ -215,14 +221,18 @@ def flips(
                 f"The choice turns {word} when disaggregationGain crosses {comparison.gain:.2f}.",
             )
         )
-    elsewhere = min((c for c in others if c.kind is not chosen.kind), key=lambda c: c.key(problem), default=None)
+    elsewhere = min(
+        (c for c in others if {k.index for k in c.kinds} != {k.index for k in chosen.kinds}),
+        key=lambda c: c.key(problem),
+        default=None,
+    )
     if elsewhere is not None and problem.objective == "cost":
         drop = (1.0 - chosen.objective[0] / elsewhere.objective[0]) * 100.0
         if drop > 0:
             out.append(
                 Flip(
                     "hardware.pool.price",
-                    f"{summary(elsewhere)} wins if {elsewhere.kind.facts.id} gets {drop:.0f} % cheaper.",
+                    f"{summary(elsewhere)} wins if its hardware gets {drop:.0f} % cheaper.",
                 )
             )
     return tuple(out)
@@ -230,7 +240,8 @@ def flips(
 
 def under_the_band(problem: Problem, chosen: Candidate, best: Candidate | None) -> Flip:
     """What is chosen (``best``) when every prediction is as wrong as its band allows."""
-    factors = far_end(problem.model, chosen.engine.facts, chosen.kind.facts, problem.allowed_weights)
+    ends = [far_end(problem.model, chosen.engine.facts, k.facts, problem.allowed_weights) for k in chosen.kinds]
+    factors = {metric: max(end[metric] for end in ends) for metric in ("itl", "ttft")}
     case = f"At the pessimistic end of the band (ITL x {factors['itl']:.2f}, TTFT x {factors['ttft']:.2f})"
     if best is None:
         return Flip("constraints.confidence", f"{case} nothing in the pool meets the bounds.")

@@ -24,22 +24,22 @@ from servegen.solve.split import BUSIEST, Array, Index, Mask, Servers, combine, 
 LOOP_ROUNDS = 3
 
 
-def disaggregated(problem: Problem, engine: EngineOption, kind: Kind, rejected: Counter[str]) -> Outcome:
-    """Every split candidate of an engine on a kind."""
-    if no_power(problem, kind, rejected):
+def disaggregated(problem: Problem, engine: EngineOption, kinds: tuple[Kind, Kind], rejected: Counter[str]) -> Outcome:
+    """Every split candidate of an engine that prefills on the first kind and decodes on the second (which may be the same)."""
+    if any(no_power(problem, kind, rejected) for kind in kinds):
         return Outcome((), 0, 0, 0.0, None)
-    fabric = fabric_between(kind)
+    fabric = fabric_between(*kinds)
     if not engine.facts.disaggregation or fabric == 0.0:
         rejected["split: the engine cannot hand KV over" if fabric else "split: no fabric is declared between nodes"] += 1
         return Outcome((), 0, 0, 0.0, None)
-    start = prefills(problem, engine, kind, fabric, rejected)
-    gaps = decodes(problem, engine, kind, fabric, rejected)
+    start = prefills(problem, engine, kinds[0], fabric, rejected)
+    gaps = decodes(problem, engine, kinds[1], fabric, rejected)
     first = min((start, gaps), key=lambda s: s.stage)
     if first.stage < 3:
         return Outcome((), len(start.row) + len(gaps.row), first.stage, 0.0, first.block)
     found: list[Candidate] = []
     searched, most, late = 0, 0.0, Counter[str]()
-    for pair in _configurations(problem, kind, start, gaps):
+    for pair in _configurations(problem, start, gaps):
         searched += len(pair.p) * len(pair.q)
         most = max(most, pair.most())
         best = pair.best(rejected, late)
@@ -50,7 +50,7 @@ def disaggregated(problem: Problem, engine: EngineOption, kind: Kind, rejected: 
     return Outcome(tuple(found), searched, 4 if found else 3, most, None, missed)
 
 
-def _configurations(problem: Problem, kind: Kind, start: Servers, gaps: Servers) -> list[Pair]:
+def _configurations(problem: Problem, start: Servers, gaps: Servers) -> list[Pair]:
     """Pairs of a prefill and a decode configuration of equal precision."""
     assert start.block is not None and gaps.block is not None  # both reached stage 3
     out = []
@@ -60,8 +60,9 @@ def _configurations(problem: Problem, kind: Kind, start: Servers, gaps: Servers)
         for j, second in enumerate(dec.lowered.configs):
             q = np.flatnonzero(dec.config[gaps.row] == j).astype(np.int64)
             if (first.weights, first.kv) == (second.weights, second.kv) and len(p) and len(q):
-                front = frontier(kind, first.tp, second.tp, problem.spares, problem.max_accelerators)
-                out.append(Pair(problem, kind, start.block, gaps.block, start, gaps, p, q, front))
+                kinds = start.block.kind, gaps.block.kind
+                front = frontier(kinds, first.tp, second.tp, problem.spares, problem.max_accelerators)
+                out.append(Pair(problem, start.block, gaps.block, start, gaps, p, q, front))
     return out
 
 
@@ -70,7 +71,6 @@ class Pair:
     """One prefill configuration (candidates ``p``: its chunks) with one decode configuration (``q``: its batch limits)."""
 
     problem: Problem
-    kind: Kind
     pre: Block
     dec: Block
     start: Servers
@@ -196,7 +196,8 @@ class Pair:
 
     def _misses(self, point: Point, late: Counter[str]) -> Mask:
         """Rows that break a bound on whole requests."""
-        factors = pessimism(self.problem, self.pre.engine.facts, self.kind.facts)
+        ends = [pessimism(self.problem, b.engine.facts, b.kind.facts) for b in (self.pre, self.dec)]
+        factors = {metric: max(end[metric] for end in ends) for metric in ends[0]}
         broken = size.violations(point, self.problem.demand, self._whole(), factors)
         for bound, flags in broken.items():
             late[bound] += int(np.sum(flags))
@@ -217,11 +218,16 @@ class Pair:
 
     def _candidate(self, x: Array, y: Array, enough: Mask, extra: tuple[Array, ...]) -> Candidate:
         """The best of the candidates that are ``enough``."""
-        problem, kind = self.problem, self.kind
+        problem, first, second = self.problem, self.pre.kind, self.dec.kind
         rate_p, rate_d = self.rates
         carried = np.minimum(x * rate_p, y * rate_d)
-        devices = (x + problem.spares) * self.front.tp_p + (y + problem.spares) * self.front.tp_d
-        cost, watts = devices * kind.plan.price_per_hour, devices * kind.facts.tdp_w
+        starting, decoding = (x + problem.spares) * self.front.tp_p, (y + problem.spares) * self.front.tp_d
+        devices = starting + decoding
+        if first is second:  # one product: equal counts cost exactly the same whatever they do
+            cost, watts = devices * first.plan.price_per_hour, devices * first.facts.tdp_w
+        else:
+            cost = starting * first.plan.price_per_hour + decoding * second.plan.price_per_hour
+            watts = starting * first.facts.tdp_w + decoding * second.facts.tdp_w
         full = problem.saturate or problem.objective == "throughput"
         load = problem.utilization * carried if full else np.minimum(self._rate(), carried)
         output = load * problem.demand.osl_mean
@@ -242,7 +248,6 @@ class Pair:
         return Candidate(
             topology="disaggregated",
             engine=self.pre.engine,
-            kind=kind,
             roles=roles,
             objective=tuple(float(k[i, j]) for k in keys),
             devices=int(devices[i, j]),

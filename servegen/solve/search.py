@@ -40,7 +40,7 @@ def search(problem: Problem) -> Searched:
             if problem.topology != "disaggregated":
                 outcomes += [aggregated(problem, engine, kind, s, rejected) for s in engine.facts.schedulers]
             if problem.topology != "aggregated":
-                outcomes.append(disaggregated(problem, engine, kind, rejected))
+                outcomes += [disaggregated(problem, engine, (kind, other), rejected) for other in problem.pool]
     candidates = tuple(c for o in outcomes for c in o.candidates)
     best, gain = choose(problem, candidates)
     rejected = Counter({reason: n for reason, n in rejected.items() if n})

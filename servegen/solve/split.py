@@ -57,11 +57,12 @@ NONE = np.zeros(0, dtype=np.int64)
 NOTHING = np.zeros(0)
 
 
-def fabric_between(kind: Kind) -> float:
-    """Bytes/s per accelerator between the roles: the declared fabric, or the scale-up link if all stand in one node; 0 = none."""
-    if kind.plan.fabric_bytes_per_s:
-        return kind.plan.fabric_bytes_per_s
-    return kind.facts.link_bytes_per_s if kind.plan.nodes == 1 else 0.0
+def fabric_between(start: Kind, gaps: Kind) -> float:
+    """Bytes/s per accelerator between the roles: the slower declared fabric, or the link inside a lone node; 0 = none."""
+    declared = min(start.plan.fabric_bytes_per_s, gaps.plan.fabric_bytes_per_s)
+    if declared:
+        return declared
+    return start.facts.link_bytes_per_s if start is gaps and start.plan.nodes == 1 else 0.0
 
 
 def prefills(problem: Problem, engine: EngineOption, kind: Kind, fabric: float, rejected: Counter[str]) -> Servers:

@@ -32,7 +32,13 @@ class Section(BaseModel):
     ``RESOLVED`` names the attributes whose None means "found out later"; they show as null, other Nones not at all.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=_camel, defer_build=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        alias_generator=_camel,
+        defer_build=True,
+        protected_namespaces=(),  # pydantic before 2.10 warns about every field that begins with `model_`
+    )
     RESOLVED: ClassVar[frozenset[str]] = frozenset()
 
     @model_validator(mode="before")

@@ -113,12 +113,15 @@ def memory(
     repeated = group.count * 2 * model.hidden_size * att.num_kv_heads * att.head_dim * max(tp / att.num_kv_heads - 1, 0)
     mine = (total + repeated * total / model.params_total) / tp * rule.weights_overhead
     activations = chunk * (model.hidden_size + 2 * group.intermediate / tp) * 2 + limit * model.vocab_size * 4 / tp
-    reserve = rule.context_bytes + rule.usable_share * acc.usable_bytes + max(rule.per_chunk_token_bytes * chunk, activations)
-    reserve += rule.per_device_bytes * tp + rule.per_graph_sequence_bytes * limit
+    graphs = rule.per_graph_sequence_bytes * limit
+    by_rule = rule.context_bytes + rule.usable_share * acc.usable_bytes + rule.per_chunk_token_bytes * chunk
+    by_rule += rule.per_device_bytes * tp + graphs
     floor = min(max(acc.usable_bytes - (rule.floor_above_bytes - rule.floor_bytes), 0.0), rule.floor_bytes)
-    reserve = max(reserve, floor, 2.3 * 2**30 + 0.05 * mine) + (rule.handoff_bytes if handoff else 0.0)
-    fraction = max(math.floor((acc.usable_bytes - reserve) / acc.usable_bytes * 1000 + 1e-6) / 1000, 0.0)
+    reserve = max(by_rule, floor, activations + graphs) + (rule.handoff_bytes if handoff else 0.0)
     setup = rule.setup_parallel_bytes if tp > 1 else rule.setup_bytes
+    process = (acc.usable_bytes - 2.3 * 2**30 - 0.05 * mine) / (acc.usable_bytes - setup)
+    share = min((acc.usable_bytes - reserve) / acc.usable_bytes, process)
+    fraction = max(math.floor(share * 1000 + 1e-6) / 1000, 0.0)
     heads = att.num_kv_heads / min(tp, att.num_kv_heads)
     token = group.count * heads * 2 * att.head_dim * BYTES_PER_KV[kv]
     return Memory(acc.usable_bytes, mine, token, reserve, fraction * (acc.usable_bytes - setup) - mine)

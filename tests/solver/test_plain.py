@@ -58,7 +58,7 @@ def plainly(found: Found | None) -> tuple[str, tuple[int, ...], int] | None:
         ["", ", utilization: 0.6", ", spareReplicas: 1", ", kvCache: [bf16, fp8]", ", maxAccelerators: 9", ", tp: [4, 2]"]
     ),
 )
-@settings(max_examples=200)
+@settings(max_examples=120)
 def test_the_best_aggregated_plan_is_the_best_of_all(
     model: str, accelerator: str, prompt: str, output: str, slo: str, load: str, objective: str, engine: str, extra: str
 ) -> None:
@@ -121,7 +121,7 @@ def test_several_engines_and_kinds_compete() -> None:
     objective=st.sampled_from(["cost", "energy"]),
     extra=st.sampled_from(["", ", utilization: 0.6", ", spareReplicas: 1", ", maxAccelerators: 10", ", tp: [4, 2]"]),
 )
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_the_best_split_is_the_best_of_all_pairs(
     model: str, accelerator: str, prompt: str, output: str, slo: str, rate: str, objective: str, extra: str
 ) -> None:

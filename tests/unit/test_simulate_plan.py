@@ -99,7 +99,7 @@ def test_verify_says_what_it_found() -> None:
     found = verified(problem, plan, Traffic(requests=3000))
     assert found.choice == plan.choice
     (note,) = found.notes
-    assert note.startswith("replay: 3,000 requests at 2") and "ttft.p95" in note and "BROKEN" not in note
+    assert note.startswith("replay: 3,000 requests at 19.8/s through 2x: ") and "ttft.p95" in note and "BROKEN" not in note
 
 
 def optimist() -> tuple[Problem, Plan]:

@@ -211,7 +211,6 @@ def test_no_key_is_forgotten() -> None:
 LOADS = (
     "rate: 5/s, burstiness: 0.0",
     "rate: 0.0001/s",
-    "rate: 4000/s",
     "concurrency: 1",
     "users: {active: 50, thinkTime: 0s}",
     "",
