@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from servegen.catalog.accelerators import arithmetic
+from servegen.catalog.engines import gemm_of
 from servegen.catalog.facts import BYTES_PER_KV, AcceleratorFacts, EngineFacts, LayerGroup, ModelFacts
 from servegen.roofline import attention, collectives, compute
 from servegen.roofline.step import Array, StepTerms, stack
@@ -92,9 +93,12 @@ def _expert_idle(model: ModelFacts) -> float:
 def _step(model: ModelFacts, engine: EngineFacts, config: Config, physics: Physics) -> dict[str, Any]:
     acc, tp, ideal = config.accelerator, config.tp, physics == "ideal"
     math = arithmetic(acc, config.weights)
-    gemm = acc.gemm[config.weights]
+    gemm = gemm_of(engine, acc, config.weights)
     stream_share, peak_share = (1.0, 1.0) if ideal else (gemm.ew, gemm.ec)
-    kv_share, attention_share = (1.0, 1.0) if ideal else (engine.kv_efficiency.value, engine.attention_efficiency.value)
+    kv_share, attention_share = (1.0, 1.0) if ideal else (
+        engine.kv_efficiency.value * engine.kv_share.get(f"{acc.id}.{config.kv}", 1.0),
+        engine.attention_efficiency.value,
+    )
     width = acc.hbm_bytes_per_s
     bf16 = acc.peak_flops["bf16"]
     vocabulary = model.vocab_size * model.hidden_size * 2.0

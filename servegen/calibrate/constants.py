@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from servegen.calibrate.predict import Replica, Setting, predict_replica, replica, setting
 from servegen.calibrate.rows import Metric, Row
-from servegen.catalog.accelerators import arithmetic
 from servegen.catalog.calibration import Calibration
+from servegen.catalog.engines import gemm_of
 from servegen.catalog.facts import Constant
 
 #: Parts of a step by the constant that sets them. What is left of a part when its constant vanishes does not matter: only
@@ -43,25 +43,22 @@ def names_of(s: Setting) -> tuple[str, ...]:
     """The constants that the prediction of a setting depends on."""
     engine, device = f"engine.{s.engine.id}", f"accelerator.{s.accelerator.id}"
     names = [f"{engine}.{n}" for n in ("step_s", "layer_s", "sequence_s", "request_s", "kv_efficiency", "attention_efficiency")]
-    # Weights that are expanded to bf16 before they are multiplied share its arithmetic.
-    names += [f"{device}.gemm.{s.weights}.ew", f"{device}.gemm.{_math(s)}.ec"]
+    own = f"{s.accelerator.id}.{s.weights}"
+    gemm = f"{engine}.kernels.{own}" if own in s.engine.kernels else f"{device}.gemm.{s.weights}"
+    names += [f"{gemm}.ew", f"{gemm}.ec"]
     if s.row.tp > 1:
         names += [f"{engine}.allreduce_latency_factor", f"{engine}.allreduce_bandwidth_factor"]
         names += [f"{device}.allreduce_alpha_s.{s.row.tp}", f"{device}.allreduce_bytes_per_s.{s.row.tp}"]
     return tuple(names)
 
 
-def _math(s: Setting) -> str:
-    return arithmetic(s.accelerator, s.weights)
-
-
 def value_of(name: str, s: Setting) -> float:
     """The present value of a constant in a setting that depends on it."""
     parts = name.split(".")
+    if parts[2] in ("gemm", "kernels"):
+        return float(getattr(gemm_of(s.engine, s.accelerator, s.weights), parts[-1]))
     if parts[0] == "engine":
         return float(getattr(s.engine, parts[2]).value)
-    if parts[2] == "gemm":
-        return float(getattr(s.accelerator.gemm[parts[3]], parts[4]))
     return float(getattr(s.accelerator, parts[2])[int(parts[3])])
 
 

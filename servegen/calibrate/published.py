@@ -160,6 +160,7 @@ def _figure(line: Line) -> Row:
         osl=float(line["osl"] or 0),
         concurrency=int(most.group(1)) if most else concurrency,
         kind=kind or "closed",
+        shortest=SPREAD_FROM if f"range ratio {SPREAD_FROM:g}" in line["notes"] else 1.0,
         requests=int(prompts.group(1)) * concurrency if prompts else 0,
         measured=measured,
         date=line["date"],

@@ -50,10 +50,28 @@ def judge(rows: Sequence[Row], calibration: Calibration = NONE) -> Scored:
             refused.append((row.id, row.skip or "it holds no figure"))
             continue
         try:
+            beyond = impossible(row)
+            if beyond:
+                refused.append((row.id, beyond))
+                continue
             pairs.append((row, predict(row, calibration)))
         except ServegenError as error:
             refused.append((row.id, _first(error)))
     return Scored(tuple(pairs), tuple(refused))
+
+
+def impossible(row: Row) -> str:
+    """Why a figure cannot be right: it beats the ideal roofline, at the specified bandwidth and peak and without latency.
+
+    Only rows of single steps and batches are asked, where the ideal is exact; a replay has no ideal of its own.
+    """
+    if row.kind not in ("decode", "prefill", "batch"):
+        return ""
+    ideal = predict(row, physics="ideal")
+    for metric, value in row.measured.items():
+        if metric in ideal and (value > ideal[metric] if metric == "output_tokens_per_s" else value < ideal[metric]):
+            return "it beats the specified bandwidth or peak of its device"
+    return ""
 
 
 def _first(error: ServegenError) -> str:

@@ -4,9 +4,9 @@ The efficiencies of ``gemm`` follow one rule, which a test recomputes from the m
 
 1. *fitted*: the end-to-end fit has the pair (device, weight precision).
 2. *scaled*: kernels of the pair were measured. Their share (of the bandwidth: median over m = 1, 4, 16; of the peak:
-   mean over m = 1024, 4096) times fitted/measured of the same device, else of its chip family (H100 and H200; B200,
-   B300, GB200 and GB300), else of the same precision on other devices, else of all fitted pairs, else 1. Several ratios
-   count by their geometric mean. A step whose product is unphysical passes to the next: bandwidth above 0.93, the most
+   mean over m = 1024, 4096) times fitted/measured of the same device, else of the same precision in its chip family (H100
+   and H200; B200, B300, GB200 and GB300), else of that family, else of the same precision on other devices, else of all
+   fitted pairs, else 1. Several ratios count by their geometric mean. A step whose product is unphysical passes to the next: bandwidth above 0.93, the most
    that any measured kernel reaches beyond the L2, or arithmetic above the measured matmul maximum.
 3. A width without kernels of its own takes the bandwidth share of the nearest one measured: fp8 that of int8
    weight-only kernels; int8 that of fp8; int4, nvfp4 and mxfp4 that of another 4-bit width, else of fp8.
@@ -128,12 +128,7 @@ def _by_tp(sheet: Sheet, key: str) -> dict[int, float]:
 def _gemm(sheet: Sheet) -> dict[str, GemmEfficiency]:
     found: dict[str, GemmEfficiency] = {}
     for precision, node in sheet.section("gemm").items():
-        path = f"gemm.{precision}"
-        figures = sheet.record(path, node, ("ew", "ec", "fit_error", "rows"))
-        origin = node.get("origin") if isinstance(node, dict) else None
-        if precision not in PRECISIONS or origin not in {"fitted", "scaled", "default"}:
-            sheet.fail(f"{path}: unknown precision or origin")
-        found[precision] = GemmEfficiency(
-            figures["ew"], figures["ec"], figures["fit_error"], int(figures["rows"]), origin, sheet.sources[path]
-        )
+        if precision not in PRECISIONS:
+            sheet.fail(f"gemm.{precision}: unknown precision")
+        found[precision] = sheet.gemm(f"gemm.{precision}", node)
     return found

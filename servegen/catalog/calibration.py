@@ -24,7 +24,7 @@ KIND = "Calibration"
 ENGINE_RANGES: Mapping[str, tuple[float, float]] = {
     "step_s": (1e-5, 0.1), "layer_s": (1e-7, 5e-3), "sequence_s": (1e-8, 5e-3), "request_s": (1e-5, 2.0),
     "kv_efficiency": (0.02, 1.0), "attention_efficiency": (0.02, 1.0),
-    "allreduce_latency_factor": (0.1, 10.0), "allreduce_bandwidth_factor": (0.1, 10.0),
+    "allreduce_latency_factor": (0.05, 20.0), "allreduce_bandwidth_factor": (0.05, 20.0),
 }  # fmt: skip
 #: Constants of an accelerator: shares of its specified bandwidth and peak by weight precision, and all-reduce by TP.
 GEMM_RANGES: Mapping[str, tuple[float, float]] = {"ew": (0.02, 1.0), "ec": (0.02, 1.0)}
@@ -50,25 +50,15 @@ class Calibration:
             found = self._find("engine", facts.id, name)
             if found is not None:
                 changes[name] = found
+        kernels = {k: self._gemm(f"engine.{facts.id}.kernels.{k}", f"engine.*.kernels.{k}", old) for k, old in facts.kernels.items()}
         band = {**facts.band, **self.bands.get(facts.id, {})}
-        return replace(facts, **changes, band=band)
+        return replace(facts, **changes, kernels=kernels, band=band)
 
     def accelerator(self, facts: AcceleratorFacts) -> AcceleratorFacts:
         """The accelerator with these constants in place of the catalogue's."""
-        gemm = dict(facts.gemm)
-        for precision, old in facts.gemm.items():
-            new = {n: c for n in GEMM_RANGES if (c := self._find("accelerator", facts.id, f"gemm.{precision}.{n}")) is not None}
-            if new:
-                one = next(iter(new.values()))
-                error = max(c.fit_error for c in new.values())
-                gemm[precision] = GemmEfficiency(
-                    new["ew"].value if "ew" in new else old.ew,
-                    new["ec"].value if "ec" in new else old.ec,
-                    old.fit_error if math.isnan(error) else error,
-                    one.rows,
-                    one.origin,
-                    one.source,
-                )
+        gemm = {
+            p: self._gemm(f"accelerator.{facts.id}.gemm.{p}", f"accelerator.*.gemm.{p}", old) for p, old in facts.gemm.items()
+        }
         changes: dict[str, Any] = {}
         for name in ALLREDUCE_RANGES:
             table = dict(getattr(facts, name))
@@ -77,6 +67,21 @@ class Calibration:
                 table[tp] = table[tp] if found is None else found.value
             changes[name] = table
         return replace(facts, gemm=gemm, **changes)
+
+    def _gemm(self, own: str, every: str, old: GemmEfficiency) -> GemmEfficiency:
+        new = {n: c for n in GEMM_RANGES if (c := self.constants.get(f"{own}.{n}", self.constants.get(f"{every}.{n}")))}
+        if not new:
+            return old
+        known = next(iter(new.values()))
+        error = max(c.fit_error for c in new.values())
+        return GemmEfficiency(
+            new["ew"].value if "ew" in new else old.ew,
+            new["ec"].value if "ec" in new else old.ec,
+            old.fit_error if math.isnan(error) else error,
+            known.rows,
+            known.origin,
+            known.source,
+        )
 
     def _find(self, kind: str, id: str, name: str) -> Constant | None:
         return self.constants.get(f"{kind}.{id}.{name}", self.constants.get(f"{kind}.*.{name}"))
@@ -90,7 +95,7 @@ def physical_range(name: str) -> tuple[float, float] | None:
     kind, _, rest = name.partition(".")
     _, _, what = rest.partition(".")
     if kind == "engine":
-        return ENGINE_RANGES.get(what)
+        return GEMM_RANGES.get(what.rpartition(".")[2]) if what.startswith("kernels.") else ENGINE_RANGES.get(what)
     if kind != "accelerator":
         return None
     head, _, tail = what.partition(".")

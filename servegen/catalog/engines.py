@@ -7,7 +7,16 @@ from dataclasses import replace
 from functools import cache
 from typing import cast, get_args
 
-from servegen.catalog.facts import BYTES_PER_KV, PRECISIONS, Constant, EngineFacts, MemoryRule, Scheduler
+from servegen.catalog.facts import (
+    BYTES_PER_KV,
+    PRECISIONS,
+    AcceleratorFacts,
+    Constant,
+    EngineFacts,
+    GemmEfficiency,
+    MemoryRule,
+    Scheduler,
+)
 from servegen.catalog.loader import ROOT, Sheet, find, ids
 from servegen.errors import CatalogError, Diagnostic
 
@@ -32,6 +41,11 @@ def resolve_engine(name: str) -> EngineFacts:
         message = f"the catalogue does not know version {version!r} of {facts.id}"
         raise CatalogError(Diagnostic("engine-version", message, hint=known))
     return replace(facts, versions=(version,))
+
+
+def gemm_of(engine: EngineFacts, accelerator: AcceleratorFacts, precision: str) -> GemmEfficiency:
+    """The shares that GEMMs with weights of ``precision`` reach: the engine's own kernels where they are known apart."""
+    return engine.kernels.get(f"{accelerator.id}.{precision}", accelerator.gemm[precision])
 
 
 @cache
@@ -64,6 +78,8 @@ def _load(name: str) -> EngineFacts:
         own_checkpoints=sheet.flag("own_checkpoints"),
         renders=sheet.flag("renders"),
         predicts_only=sheet.flag("predicts_only"),
+        kernels={str(k): sheet.gemm(f"kernels.{k}", v) for k, v in sheet.section("kernels").items()} if sheet.has("kernels") else {},
+        kv_share={str(k): v for k, v in sheet.figures("kv_share").items()} if sheet.has("kv_share") else {},
         band=_band(sheet),
         images=sheet.labels("images"),
         sources=sheet.sources,

@@ -240,6 +240,8 @@ class EngineFacts:
     own_checkpoints: bool  # whether it loads only checkpoints converted to its own format
     renders: bool  # whether this version has a launch template for it
     predicts_only: bool  # tensorrt-llm, llama-cpp, vllm-2023: never in a spec's constraints.engines
-    band: Mapping[str, Constant]  # relative error by metric: ttft, itl, throughput
+    kernels: Mapping[str, GemmEfficiency]  # by "accelerator.precision", where its own kernels are not those of the accelerator's
+    kv_share: Mapping[str, float]  # by "accelerator.precision": how well its kernels read such a cache, over kv_efficiency; else 1
+    band: Mapping[str, Constant]  # half-width in which 90 % of unseen rows lie, as a factor less one: ttft, itl, throughput
     images: Mapping[str, str]  # default image by version
     sources: Mapping[str, str]

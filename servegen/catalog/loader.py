@@ -17,6 +17,7 @@ from typing import NamedTuple, NoReturn
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from servegen.catalog.facts import GemmEfficiency
 from servegen.errors import CatalogError, Diagnostic, Where
 
 ROOT = Path(__file__).parent
@@ -192,6 +193,15 @@ class Sheet:
             self.fail(f"{path} is no mapping")
         self.source(path, node.get("source"))
         return {name: self.number(f"{path}.{name}", node.get(name)) for name in numbers}
+
+    def gemm(self, path: str, node: object) -> GemmEfficiency:
+        """The shares that matrix multiplications of one precision reach, with how they are known."""
+        figures = self.record(path, node, ("ew", "ec", "fit_error", "rows"))
+        origin = node.get("origin") if isinstance(node, dict) else None
+        if origin not in {"fitted", "scaled", "default"}:
+            self.fail(f"{path}: unknown origin")
+        ew, ec, error, rows = figures.values()
+        return GemmEfficiency(ew, ec, error, int(rows), origin, self.sources[path])
 
     def done(self) -> None:
         extra = [str(key) for key in self._data if key not in self._taken]

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from servegen import __version__
-from servegen.cli import build, catalog, estimate, init, plan, schema, simulate, validate
+from servegen.cli import build, calibrate, catalog, estimate, init, plan, schema, simulate, validate
 from servegen.errors import InfeasibleError, UserError
 
 BROKEN_PIPE = 141  # 128 + SIGPIPE, what a shell reports of a program that the signal ended
@@ -36,6 +36,7 @@ for name, command in (
     ("plan", plan.plan),
     ("build", build.build),
     ("simulate", simulate.simulate),
+    ("calibrate", calibrate.calibrate),
 ):
     app.command(name)(command)
 app.add_typer(catalog.app, name="catalog")

@@ -155,12 +155,14 @@ def _over_time(timeline: Any) -> Table:
     rows = []
     for begin in range(0, spans, step):
         part = slice(begin, begin + step)
-        rows.append((
-            f"{begin * timeline.width_s:,.0f} s",
-            number(_mean(timeline.waiting[part])),
-            number(_mean(timeline.running[part])),
-            percent(_mean(timeline.kv[part])),
-        ))
+        rows.append(
+            (
+                f"{begin * timeline.width_s:,.0f} s",
+                number(_mean(timeline.waiting[part])),
+                number(_mean(timeline.running[part])),
+                percent(_mean(timeline.kv[part])),
+            )
+        )
     return table(("from", "waiting", "running", "KV pool in use"), rows)
 
 

@@ -48,10 +48,14 @@ class Demand:
     held_mean: float
     held_std: float
     arrival_cv2: float
+    open_loop: bool  # whether requests arrive whatever waits; else no more can wait than the replica has slots
 
 
-def demand(workload: Workload) -> Demand:
-    """Numbers of a workload. Closed loops (concurrency, users) arrive without burst."""
+def demand(workload: Workload, bounded: bool = True) -> Demand:
+    """Numbers of a workload. Closed loops (concurrency, users) arrive without burst.
+
+    A pool that is saturated without any bound (``bounded``) is a closed loop, too: what does not fit waits elsewhere.
+    """
     uncached = workload.uncached_isl()
     nodes, weights = uncached.nodes(upper=False)
     uncached_edges = _edges(uncached)
@@ -75,6 +79,7 @@ def demand(workload: Workload) -> Demand:
         gaps=gaps,
         held_mean=held_mean,
         held_std=float(np.sqrt(held_variance)),
+        open_loop=bool(workload.rate_per_s) or (workload.saturate and bounded),
         arrival_cv2=workload.burstiness**2 if workload.rate_per_s or workload.saturate else CLOSED_LOOP_CV2,
     )
 

@@ -21,6 +21,8 @@ Array = NDArray[np.float64]
 
 #: Rounds of rate -> prompts per step -> rate. Each round only raises the rate, so stopping early is on the safe side.
 ROUNDS = 4
+#: Prompts that a prefill-only server keeps at the most until their KV is handed over.
+PREFILL_SLOTS = 64.0
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,13 @@ def _prompts_per_step(rate: Array, step_s: Array, most: Array) -> Array:
     return np.clip(arrivals / -np.expm1(-np.maximum(arrivals, 1e-12)), 1.0, most)
 
 
-def _queue_s(service_s: Array, busy: Array, d: Demand, service_cv2: Array) -> Array:
-    """Mean wait of those who wait, general arrivals and service (Allen-Cunneen; Pollaczek-Khinchine for Poisson)."""
-    return service_s * (d.arrival_cv2 + service_cv2) / (2.0 * np.maximum(1.0 - busy, 1e-9))
+def _queue_s(service_s: Array, busy: Array, d: Demand, service_cv2: Array, slots: Array | float) -> Array:
+    """Mean wait of those who wait, general arrivals and service (Allen-Cunneen; Pollaczek-Khinchine for Poisson).
+
+    In a closed loop at most the ``slots`` of the replica are before a request.
+    """
+    wait = service_s * (d.arrival_cv2 + service_cv2) / (2.0 * np.maximum(1.0 - busy, 1e-9))
+    return wait if d.open_loop else np.minimum(wait, slots * service_s)
 
 
 def _spread(s: Server, level: Array, step_s: Array) -> Array:
@@ -101,7 +107,7 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
         const_s=s.request_s + step,
         const_mean_s=s.request_s + step / 2.0 * (1.0 - busy),
         busy=busy,
-        wait_s=_queue_s(effective, busy, d, s.prefill_cv2),
+        wait_s=_queue_s(effective, busy, d, s.prefill_cv2, level),
         service_edges_s=s.prefill_edges_s,
         service_mean_s=service,
         gap_s=step,
@@ -147,7 +153,7 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         const_s=s.request_s + step,
         const_mean_s=s.request_s + step / 2.0,
         busy=busy,
-        wait_s=_queue_s(steps * longer, busy, d, s.prefill_cv2),
+        wait_s=_queue_s(steps * longer, busy, d, s.prefill_cv2, running),
         service_edges_s=edge_steps * edge_step,
         service_mean_s=np.maximum(d.uncached_mean / room, 1.0) * longer,
         gap_s=step,
@@ -204,7 +210,7 @@ def prefill_only(s: Server, d: Demand, level: Array) -> Point:
         const_s=s.request_s,
         const_mean_s=s.request_s,
         busy=level,
-        wait_s=_queue_s(effective, level, d, s.prefill_cv2),
+        wait_s=_queue_s(effective, level, d, s.prefill_cv2, PREFILL_SLOTS),
         service_edges_s=service,
         service_mean_s=s.prefill_mean_s + s.extra_mean_s,
         gap_s=zeros,

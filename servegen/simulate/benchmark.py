@@ -74,15 +74,13 @@ def run(deployment: Deployment, bench: Benchmark) -> Figures:
     rng = np.random.Generator(np.random.PCG64(bench.seed))
     isl, osl = _lengths(bench.isl, bench.shortest, n, rng), _lengths(bench.osl, bench.shortest, n, rng)
     cached = np.minimum(np.int64(bench.cached), isl - 1) if bench.cached else None
-    result = replay(deployment, Closed(bench.users, isl, osl, PAUSE_S, cached))
+    result = replay(deployment, Closed(bench.users, isl, osl, PAUSE_S, cached), watch=False)
     if result.refused:
         return Figures(*[float("nan")] * 3)
     counted = slice(0 if bench.first_wave else bench.users, None)
     tpot = result.tpot_s[counted]
     tpot = tpot[~np.isnan(tpot)]
-    return Figures(
-        float(result.ttft_s[counted].mean()), float(tpot.mean()) if len(tpot) else 0.0, result.output_tokens_per_s
-    )
+    return Figures(float(result.ttft_s[counted].mean()), float(tpot.mean()) if len(tpot) else 0.0, result.output_tokens_per_s)
 
 
 def _lengths(nominal: int, shortest: float, n: int, rng: np.random.Generator) -> Ints:

@@ -59,13 +59,14 @@ def replay(
     bounds: Sequence[RequestBound] = (),
     fail_s: float = math.inf,
     progress: Callable[[int], None] | None = None,
+    watch: bool = True,
 ) -> Result:
-    """Send every request of ``source`` and wait for all answers.
+    """Send every request of ``source`` and wait for all answers. Without ``watch`` there are no gaps and no timeline.
 
     At ``fail_s`` the first replica of the first pool dies; what it had in flight is sent anew to the others. ``progress`` is
     told how many requests were sent. The same arguments give the same result, to the last bit.
     """
-    run = _Run(deployment, source, seed)
+    run = _Run(deployment, source, seed, watch)
     run.play(fail_s, progress)
     busy = sum(r.busy_s for pool in run.pools for r in pool)
     count = sum(len(pool) for pool in run.pools)
@@ -75,9 +76,10 @@ def replay(
 class _Run:
     """One replay in progress."""
 
-    def __init__(self, deployment: Deployment, source: Source, seed: int) -> None:
+    def __init__(self, deployment: Deployment, source: Source, seed: int, watch: bool = True) -> None:
         self.deployment, self.source = deployment, source
-        self.log = Log(source.count, source.finished)
+        self.log = Log(source.count, source.finished, watch)
+        self._fits = 0  # the longest request so far that fits every replica
         self.events: list[tuple[float, int, object, int]] = []
         self.pushed = 0
         rng = np.random.Generator(np.random.PCG64(seed))
@@ -138,10 +140,13 @@ class _Run:
     def _send(self, request: Request, now: float, pool: int) -> None:
         alive = self.alive[pool]
         longest = request.isl + request.osl
-        if any(p.model.held_bytes(longest) > p.limits.pool_bytes for p in self.deployment.pools):
-            self.log.refused += 1
-            self.source.finished(request, now)
-        elif alive:
+        if longest > self._fits:
+            if any(p.model.held_bytes(longest) > p.limits.pool_bytes for p in self.deployment.pools):
+                self.log.refused += 1
+                self.source.finished(request, now)
+                return
+            self._fits = longest
+        if alive:
             self.choose[pool](alive, request).arrive(request, now)
 
     def hand_off(self, request: Request, now: float) -> None:

@@ -346,16 +346,18 @@ class Replica:
         return True
 
     def _note_queue(self, now: float) -> None:
-        self.log.queue.add(self._noted_s, now, len(self.waiting))
-        self._noted_s = now
+        if self.log.watch:
+            self.log.queue.add(self._noted_s, now, len(self.waiting))
+            self._noted_s = now
 
     def _observe(self, now: float) -> None:
         """Account for the action that ends now."""
         start = self._start_s
         self.busy_s += now - start
+        if not self.log.watch:
+            return
         held = self._prefill_bytes + self.batch.held_bytes + self.batch.growth_bytes * self._steps / 2.0
         if self.cache is not None:
             held += self.cache.locked * self._block_bytes
         self.log.kv.add(start, now, held / self.limits.pool_bytes)
         self.log.running.add(start, now, len(self.batch.running) + self._prefilling)
-

@@ -24,9 +24,7 @@ class Request:
         "past", "replica", "reserved", "retracted", "started_s", "todo",
     )  # fmt: skip
 
-    def __init__(
-        self, id: int, arrival_s: float, isl: int, osl: int, cached: int = 0, blocks: tuple[int, ...] = ()
-    ) -> None:
+    def __init__(self, id: int, arrival_s: float, isl: int, osl: int, cached: int = 0, blocks: tuple[int, ...] = ()) -> None:
         self.id, self.arrival_s, self.isl, self.osl, self.cached, self.blocks = id, arrival_s, isl, osl, cached, blocks
         self.reset()
 

@@ -26,9 +26,13 @@ HELD_BACK = 1 << 15
 
 
 class Log:
-    """What happens, as it happens. Times are seconds of the replay, nan where something never happened."""
+    """What happens, as it happens. Times are seconds of the replay, nan where something never happened.
 
-    def __init__(self, requests: int, on_finish: Callable[[Request, float], None]) -> None:
+    Without ``watch`` only requests and tokens are kept: neither gaps nor anything over time.
+    """
+
+    def __init__(self, requests: int, on_finish: Callable[[Request, float], None], watch: bool = True) -> None:
+        self.watch = watch
         self._on_finish = on_finish
         self.arrival = array("d", [np.nan]) * requests
         self.first_token = array("d", [np.nan]) * requests
@@ -55,6 +59,8 @@ class Log:
 
     def gap(self, low_s: float, high_s: float, count: int) -> None:
         """``count`` gaps between tokens, evenly from ``low_s`` to ``high_s``."""
+        if not self.watch:
+            return
         self._low.append(low_s)
         self._high.append(high_s)
         self._count.append(count)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from servegen.catalog.engines import gemm_of
 from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
 from servegen.plan import Band
 from servegen.solve.problem import Problem
 
-#: Relative error that is assumed for what no fit covers: experts, compressed KV, windows and recurrent layers are priced
+#: Mean relative error that is assumed for what no fit covers: experts, compressed KV, windows and recurrent layers are priced
 #: with the constants of dense models. Published attempts at them stay between 8 and 15 % even in their own fit.
 UNFITTED_KIND_ERROR = 0.25
 #: Half-width of the interval that holds 90 % of normal errors, over their mean absolute value: 1.645 / 0.798.
@@ -24,16 +25,17 @@ def dense(model: ModelFacts) -> bool:
 def band(model: ModelFacts, engine: EngineFacts, accelerator: AcceleratorFacts, weights: str) -> Mapping[str, Band]:
     """The interval that should hold 90 % of measurements, as factors on the prediction, by metric.
 
-    From the engine's leave-one-group-out error, widened where the accelerator's constants were not fitted themselves,
-    and for models of a kind that was not.
+    Its half-width is the conformal quantile of the engine's residuals on rows that the fit had not seen, whole groups of
+    model, accelerator and engine left out in turn (docs/accuracy.md). It is wider where the pair (accelerator, precision) has
+    no rows of its own, by the error of the rule that fills it in, and for models of a kind that was not fitted.
     """
-    gemm = accelerator.gemm[weights]
+    gemm = gemm_of(engine, accelerator, weights)
     extra = 0.0 if gemm.origin == "fitted" else gemm.fit_error
     kind = 0.0 if dense(model) else UNFITTED_KIND_ERROR
     out = {}
     for metric in ("ttft", "itl", "throughput"):
-        error = NINETY_OVER_MEAN * math.hypot(engine.band[metric].value, extra, kind)
-        out[metric] = Band(1.0 / (1.0 + error), 1.0 + error)
+        width = math.hypot(engine.band[metric].value, NINETY_OVER_MEAN * extra, NINETY_OVER_MEAN * kind)
+        out[metric] = Band(1.0 / (1.0 + width), 1.0 + width)
     return {**out, "e2e": out["ttft"] if out["ttft"].high > out["itl"].high else out["itl"]}
 
 

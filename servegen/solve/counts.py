@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +13,8 @@ from servegen.solve.space import beside, replicas_that_fit
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-#: Counts beyond the least that are tried where rates alone do not decide.
-BEYOND = 12
+#: Counts beyond the least that are tried where rates alone do not decide; more servers than that mend no latency.
+BEYOND = 127
 
 
 @dataclass(frozen=True)
@@ -83,12 +82,13 @@ def fewest(x: Array, y: Array, rate_p: Array, rate_d: Array) -> tuple[Array, Arr
     return np.ceil(carried / rate_p - 1e-9), np.ceil(carried / rate_d - 1e-9)
 
 
-def grid(front: Frontier, least_x: float, least_y: float) -> Iterator[tuple[float, float]]:
-    """Pairs of counts from the least on that the pool holds, fewest accelerators first, then fewer prefill servers."""
-    x = np.arange(least_x, min(least_x + BEYOND, float(front.x.max())) + 1.0)
-    y = np.arange(least_y, min(least_y + BEYOND, float(front.y.max())) + 1.0)
-    a, b = (v.reshape(-1) for v in np.meshgrid(x, y, indexing="ij"))
-    keep = front.holds(a, b)
-    a, b = a[keep], b[keep]
-    for i in np.lexsort((a, a * front.tp_p + b * front.tp_d)):
-        yield float(a[i]), float(b[i])
+def spans(front: Frontier, least_x: float, least_y: float) -> tuple[Array, Array]:
+    """Counts of each role from the least on that the pool holds beside the other's least; empty where there are none."""
+
+    def upwards(least: float, most: float) -> Array:
+        return np.arange(least, min(most, least + BEYOND) + 1.0)
+
+    beside_x, beside_y = front.y >= least_y, front.x >= least_x
+    most_x = float(front.x[beside_x].max()) if beside_x.any() else 0.0
+    most_y = float(front.y[beside_y].max()) if beside_y.any() else 0.0
+    return upwards(least_x, most_x), upwards(least_y, most_y)

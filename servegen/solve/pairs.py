@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from servegen.roofline.step import take
+from servegen.roofline.step import join, take
 from servegen.service import latency, size
 from servegen.service.disciplines import DISCIPLINES, Point, means_only
 from servegen.service.size import Slo
 from servegen.solve.aggregate import Outcome, no_power
 from servegen.solve.bands import pessimism
 from servegen.solve.candidate import Block, Candidate, RoleChoice, first_best, three_digits
-from servegen.solve.counts import Frontier, fewest, fill, frontier, grid
+from servegen.solve.counts import Frontier, fewest, fill, frontier, spans
 from servegen.solve.problem import EngineOption, Kind, Problem
 from servegen.solve.space import BATCH_LIMITS
 from servegen.solve.split import BUSIEST, Array, Index, Mask, Servers, combine, decodes, fabric_between, prefills
@@ -32,8 +32,9 @@ def disaggregated(problem: Problem, engine: EngineOption, kinds: tuple[Kind, Kin
     if not engine.facts.disaggregation or fabric == 0.0:
         rejected["split: the engine cannot hand KV over" if fabric else "split: no fabric is declared between nodes"] += 1
         return Outcome((), 0, 0, 0.0, None)
-    start = prefills(problem, engine, kinds[0], fabric, rejected)
     gaps = decodes(problem, engine, kinds[1], fabric, rejected)
+    peers = tuple(sorted({c.tp for c in gaps.block.rows.lowered.configs})) if gaps.block else ()
+    start = prefills(problem, engine, kinds[0], peers, fabric, rejected)
     first = min((start, gaps), key=lambda s: s.stage)
     if first.stage < 3:
         return Outcome((), len(start.row) + len(gaps.row), first.stage, 0.0, first.block)
@@ -56,8 +57,8 @@ def _configurations(problem: Problem, start: Servers, gaps: Servers) -> list[Pai
     out = []
     pre, dec = start.block.rows, gaps.block.rows
     for i, first in enumerate(pre.lowered.configs):
-        p = np.flatnonzero(pre.config[start.row] == i).astype(np.int64)
         for j, second in enumerate(dec.lowered.configs):
+            p = np.flatnonzero((pre.config[start.row] == i) & (start.peer == second.tp)).astype(np.int64)
             q = np.flatnonzero(dec.config[gaps.row] == j).astype(np.int64)
             if (first.weights, first.kv) == (second.weights, second.kv) and len(p) and len(q):
                 kinds = start.block.kind, gaps.block.kind
@@ -116,37 +117,62 @@ class Pair:
             if self._whole().bounds or not np.isnan(self._whole().attainment):
                 enough &= self._on_time(x, y, np.maximum(carried, 1e-12), late)
             return x, y, enough, ()
+        if not problem.open_loop and not problem.slo.bounds and problem.objective != "latency":
+            one = np.ones_like(rate_p)  # whoever waits asks for nothing meanwhile, and no bound limits the wait
+            return one, one, self.front.holds(one, one), ()
         rate = self._rate()
         need_x = np.maximum(np.ceil(rate / (problem.utilization * rate_p) - 1e-9), 1.0)
         need_y = np.maximum(np.ceil(rate / (problem.utilization * rate_d) - 1e-9), 1.0)
         whole = self._whole()
-        plain = problem.open_loop and not whole.bounds and np.isnan(whole.attainment)
-        if plain and problem.objective != "latency":
+        if not whole.bounds and np.isnan(whole.attainment) and problem.objective != "latency":
             return need_x, need_y, self.front.holds(need_x, need_y), ()
-        return self._by_grid(need_x, need_y, rate, late)
+        return self._by_table(need_x[:, 0], need_y, rate[:, 0], late)
 
-    def _by_grid(
+    def _by_table(
         self, need_x: Array, need_y: Array, rate: Array, late: Counter[str]
     ) -> tuple[Array, Array, Mask, tuple[Array, ...]]:
-        """Counts where rates alone do not decide: every pair of counts near the least is tried, fewest accelerators first."""
-        shape = need_x.shape
-        x, y, enough = np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=bool)
-        keys = (np.full(shape, np.inf), np.full(shape, np.inf))
-        closed = not self.problem.open_loop
+        """Counts where rates alone do not decide: the best of all pairs of counts that the pool holds, from the least on.
+
+        First tokens depend on the prefill candidate and x only, gaps on y only, so each is computed once.
+        """
+        xs, ys = spans(self.front, float(need_x.min()), float(need_y.min()))
+        shape = need_y.shape
+        if not len(xs) or not len(ys):
+            return np.ones(shape), np.ones(shape), np.zeros(shape, dtype=bool), ()
+        rows = len(self.p), len(xs), len(ys)
+        i, a, b = (v.reshape(-1) for v in np.indices(rows))
+        start = self._starts(np.repeat(np.arange(len(self.p)), len(xs)), (rate[:, None] / xs).reshape(-1))
+        gaps = [self._gaps(rate[k] / ys) for k in range(len(self.p))]
+        point = combine(take(start, i * len(xs) + a), take(join(gaps), i * len(ys) + b))
+        good = ~self._misses(point, late).reshape(rows) & self.front.holds(xs[:, None], ys[None, :])
+        good &= (xs[None, :] >= need_x[:, None])[:, :, None]
+        devices = np.broadcast_to(xs[:, None] * self.front.tp_p + ys[None, :] * self.front.tp_d, rows)
         fast = self.problem.objective == "latency"
-        for a, b in grid(self.front, float(need_x.min()) if not closed else 1.0, float(need_y.min()) if not closed else 1.0):
-            can = self._closes(a, b) if closed else (need_x <= a) & (need_y <= b)
-            can &= True if fast else ~enough
-            if not can.any():
-                continue
-            point = self._points(rate, a, b)
-            can &= ~self._misses(point, late)[:, None]
-            if fast:
-                itl, ttft = (three_digits(v)[:, None] for v in self._p95(point))
-                can &= (itl < keys[0]) | ((itl == keys[0]) & (ttft < keys[1]))
-                keys = (np.where(can, itl, keys[0]), np.where(can, ttft, keys[1]))
-            x, y, enough = np.where(can, a, x), np.where(can, b, y), enough | can
-        return np.maximum(x, 1.0), np.maximum(y, 1.0), enough, keys if fast else ()
+        keys = (*(three_digits(v).reshape(rows) for v in self._p95(point)), devices) if fast else (devices,)
+        x, y, enough = np.ones(shape), np.ones(shape), np.zeros(shape, dtype=bool)
+        extra = (np.full(shape, np.inf), np.full(shape, np.inf)) if fast else ()
+        for need in np.unique(need_y):
+            flat = (good & (ys >= need)).reshape(len(self.p), -1)
+            some, best = first_best(flat, tuple(k.reshape(len(self.p), -1) for k in keys))
+            at = need_y == need
+            x = np.where(at, xs[best // len(ys)][:, None], x)
+            y = np.where(at, ys[best % len(ys)][:, None], y)
+            enough = np.where(at, some[:, None], enough)
+            for e, k in zip(extra, keys, strict=False):
+                e[:] = np.where(at, k.reshape(len(self.p), -1)[np.arange(len(self.p)), best][:, None], e)
+        return x, y, enough, extra
+
+    def _starts(self, index: Index, load: Array) -> Point:
+        """Prefill candidates ``index`` at ``load`` requests/s each."""
+        rows = take(self.pre.server, self.start.row[self.p[index]])
+        d, step = self.problem.demand, DISCIPLINES["prefill"]
+        return step(rows, d, size.level_at(step, rows, d, "rate", load, np.full(len(load), BUSIEST)))
+
+    def _gaps(self, load: Array) -> Point:
+        """The decode configuration at ``load`` requests/s each."""
+        rows = take(self.dec.server, np.full(len(load), self.gaps.row[self.q[0]]))
+        d, step = self.problem.demand, DISCIPLINES["decode"]
+        return step(rows, d, size.level_at(step, rows, d, "rate", load, np.full(len(load), BATCH_LIMITS[-1])))
 
     def _rate(self) -> Array:
         """Requests/s of the load, shape (p, q). A closed loop is fastest when nothing waits: that rate is the safe one."""
@@ -166,33 +192,10 @@ class Pair:
         dec = take(means_only(self.dec.server), self.gaps.row[self.q[:1]])
         return idle, dec.terms.decode_s(np.ones(1), dec.kv_s)
 
-    def _closes(self, x: float, y: float) -> Mask:
-        """Whether the loop's population is at most the utilisation's share of what ``x`` and ``y`` servers hold, (p, q).
-
-        A server that limits the rate holds what it does at its sustained level; the other at least what it does when idle.
-        """
-        d, problem = self.problem.demand, self.problem
-        rate_p, rate_d = self.rates
-        idle, step = self._idle()
-        rows = take(means_only(self.pre.server), self.start.row[self.p])
-        full = latency.ttft_mean(DISCIPLINES["prefill"](rows, d, self.start.level[self.p]))
-        dec = take(means_only(self.dec.server), self.gaps.row[self.q])
-        slow = dec.terms.decode_s(self.gaps.level[self.q], dec.kv_s)
-        rate = np.minimum(x * rate_p, y * rate_d)
-        first = np.where(x * rate_p <= y * rate_d, full[:, None], idle[:, None])
-        gap = np.where(y * rate_d <= x * rate_p, slow[None, :], step[0])
-        return np.asarray(problem.utilization * rate * (first + d.gaps * gap + problem.think_s) >= problem.load * (1.0 - 1e-9))
-
     def _whole(self) -> Slo:
         """The bounds that neither role answers for alone."""
         slo = self.problem.slo
         return Slo(tuple(b for b in slo.bounds if b.metric == "e2e"), slo.attainment, slo.jointly)
-
-    def _points(self, rate: Array, x: float, y: float) -> Point:
-        """What a client sees of ``x`` and ``y`` servers at ``rate`` (p, q), equal over q, one row per prefill candidate."""
-        load = rate[:, 0]
-        dec_row = np.full(len(self.p), self.gaps.row[self.q[0]])
-        return joined(self.problem, self.pre, self.start.row[self.p], self.dec, dec_row, load / x, load / y)
 
     def _misses(self, point: Point, late: Counter[str]) -> Mask:
         """Rows that break a bound on whole requests."""

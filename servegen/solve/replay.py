@@ -168,6 +168,8 @@ def source(subject: Subject, traffic: Traffic) -> Source:
         return arrivals.recorded(traffic.trace, traffic.cut, traffic.requests)
     w, plan = subject.workload, subject.plan
     users = w.concurrency or w.users
+    if w.saturate and not traffic.kind:  # offline work: every slot has a request, and another follows
+        users = sum(r.replicas * r.max_running_requests for r in plan.choice.roles if r.role != "prefill")
     kind = traffic.kind or ("closed-loop" if users else "poisson" if w.burstiness == 1.0 else "gamma")
     n = traffic.requests or REQUESTS
     if kind == "closed-loop":

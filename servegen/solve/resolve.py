@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 from servegen.catalog.accelerators import resolve_accelerator
+from servegen.catalog.calibration import NONE, Calibration, load_calibration
 from servegen.catalog.engines import resolve_engine
 from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
 from servegen.catalog.models import model_from_architecture, model_from_file, resolve_model
@@ -35,10 +36,11 @@ def resolve(loaded: LoadedSpec) -> Problem:
     body = loaded.spec.spec
     model = _model(loaded)
     workload = _workload(loaded)
-    kinds = tuple(_kind(loaded, i) for i in range(len(body.hardware.pool)))
+    own = _calibration(loaded)
+    kinds = tuple(_kind(loaded, i, own) for i in range(len(body.hardware.pool)))
     allowed = tuple(body.constraints.weights or _default_weights(model))
     engines = tuple(
-        _engine(loaded, model, name, allowed, tuple(body.constraints.kv_cache), i)
+        _engine(loaded, model, name, allowed, tuple(body.constraints.kv_cache), i, own)
         for i, name in enumerate(body.constraints.engines)
     )
     kind, load, think = _load(workload)
@@ -52,7 +54,7 @@ def resolve(loaded: LoadedSpec) -> Problem:
         engines=engines,
         pool=kinds,
         workload=workload,
-        demand=demand(workload),
+        demand=demand(workload, bounded=bool(bounds)),
         load_kind=kind,
         load=load,
         think_s=think,
@@ -215,11 +217,23 @@ def _context_length(loaded: LoadedSpec, model: ModelFacts, workload: Workload) -
     return stated
 
 
-def _kind(loaded: LoadedSpec, index: int) -> Kind:
+def _calibration(loaded: LoadedSpec) -> Calibration:
+    """The constants that the spec puts in place of the catalogue's."""
+    named = loaded.spec.spec.deploy.calibration
+    if named is None:
+        return NONE
+    key = "spec.deploy.calibration"
+    try:
+        return load_calibration(loaded.path(named, key))
+    except CatalogError as error:
+        raise _at(loaded, key, error) from error
+
+
+def _kind(loaded: LoadedSpec, index: int, own: Calibration) -> Kind:
     entry = loaded.spec.spec.hardware.pool[index]
     key = f"spec.hardware.pool.{index}"
     try:
-        facts = resolve_accelerator(entry.accelerator)
+        facts = own.accelerator(resolve_accelerator(entry.accelerator))
     except CatalogError as error:
         raise _at(loaded, f"{key}.accelerator", error) from error
     price = entry.price if entry.price is not None else facts.price_per_h
@@ -261,9 +275,9 @@ def _default_tolerations(facts: AcceleratorFacts) -> list[dict[str, Any]]:
 
 
 def _engine(
-    loaded: LoadedSpec, model: ModelFacts, name: str, allowed: tuple[str, ...], kv: tuple[str, ...], index: int
+    loaded: LoadedSpec, model: ModelFacts, name: str, allowed: tuple[str, ...], kv: tuple[str, ...], index: int, own: Calibration
 ) -> EngineOption:
-    facts = resolve_engine(name)
+    facts = own.engine(resolve_engine(name))
     version = versioned(loaded, facts)
     if facts.renders and not facts.images.get(version) and loaded.spec.spec.deploy.image is None:
         message = f"{facts.id} has no public image, so the spec must name one"
@@ -338,7 +352,11 @@ def _inputs(loaded: LoadedSpec, facts: dict[str, Any]) -> dict[str, str]:
         "spec": digest(json.dumps(loaded.shown, sort_keys=True, ensure_ascii=False).encode()),
         "facts": digest(dumps(facts, indent=None).encode()),
     }
-    named = {"model.config": body.model.config, "traffic.trace": body.traffic.trace}
+    named = {
+        "model.config": body.model.config,
+        "traffic.trace": body.traffic.trace,
+        "deploy.calibration": body.deploy.calibration,
+    }
     for key, relative in named.items():
         if relative is not None:
             out[key] = digest(_read(loaded.path(relative, f"spec.{key}"), loaded.where.at(f"spec.{key}")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,6 +44,17 @@ class Rows:
     def __len__(self) -> int:
         return len(self.config)
 
+    def at(self, index: NDArray[np.int64]) -> Rows:
+        """The rows of an index, which may repeat some."""
+        return dataclasses.replace(
+            self,
+            config=self.config[index],
+            chunk=self.chunk[index],
+            terms=take(self.terms, index),
+            memory=take(self.memory, index),
+            tp=self.tp[index],
+        )
+
 
 def tensor_parallel(problem: Problem, kind: Kind) -> tuple[int, ...]:
     """TP values that are tried on a kind, ascending: powers of two and what the spec names, within the scale-up domain."""
@@ -68,7 +80,8 @@ def refusal(problem: Problem, engine: EngineOption, kind: Kind, option: WeightOp
         return "scale-up domain: TP reaches beyond it"
     if facts.legal_tp and tp not in facts.legal_tp:
         return "slice: no such slice"
-    if tp > kind.plan.per_node and not (facts.legal_tp or (engine.facts.multi_node and not engine.facts.renders)):
+    spans = bool(facts.legal_tp) or facts.scaleup_domain > facts.host_devices  # TPU slices, NVL72
+    if tp > kind.plan.per_node and (engine.facts.renders or not spans):
         return "node: TP across nodes is not built yet"
     if tp > kind.plan.per_node and tp % kind.plan.per_node:
         return "node: TP does not fill whole nodes"

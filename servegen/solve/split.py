@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from servegen.roofline.collectives import handoff_s
 from servegen.roofline.step import take
 from servegen.service import size
-from servegen.service.disciplines import DISCIPLINES, Point, means_only
+from servegen.service.disciplines import DISCIPLINES, PREFILL_SLOTS, Point, means_only
 from servegen.service.server import server
 from servegen.solve.aggregate import level_limits, within_memory
 from servegen.solve.bands import pessimism
@@ -29,8 +29,6 @@ Index = NDArray[np.int64]
 
 START = frozenset({"ttft"})
 GAPS = frozenset({"itl", "tpot"})
-#: A prefill server decodes nothing, but keeps prompts until their KV is handed over.
-PREFILL_SLOTS = 64.0
 #: A decode server prefills nothing; its chunk only sets the engine's reserve, so the least is taken.
 DECODE_CHUNKS = (512,)
 #: Share of the time that a prefill server can be busy at the most.
@@ -41,7 +39,8 @@ BUSIEST = 1.0 - 1e-6
 class Servers:
     """Candidates of one role, flat: shape (n,). Empty where none is left.
 
-    ``rate`` is what one server sustains, ``level`` where it then stands. ``stage`` is the last hurdle that some candidate
+    ``rate`` is what one server sustains, ``level`` where it then stands, ``peer`` the TP of the servers that it hands over to
+    or takes over from (0 = any). ``stage`` is the last hurdle that some candidate
     took (see :class:`servegen.solve.aggregate.Outcome`); ``block`` is None where no configuration can exist.
     """
 
@@ -51,6 +50,7 @@ class Servers:
     limit: Index
     level: Array
     rate: Array
+    peer: Index
 
 
 NONE = np.zeros(0, dtype=np.int64)
@@ -65,18 +65,24 @@ def fabric_between(start: Kind, gaps: Kind) -> float:
     return start.facts.link_bytes_per_s if start is gaps and start.plan.nodes == 1 else 0.0
 
 
-def prefills(problem: Problem, engine: EngineOption, kind: Kind, fabric: float, rejected: Counter[str]) -> Servers:
-    """Prefill servers that meet the bounds on first tokens, one per (configuration, chunk)."""
+def prefills(
+    problem: Problem, engine: EngineOption, kind: Kind, peers: tuple[int, ...], fabric: float, rejected: Counter[str]
+) -> Servers:
+    """Prefill servers that meet the bounds on first tokens, one per (configuration, chunk, TP of the decode server)."""
     rows = build(problem, engine, kind, chunks_for(problem), Counter())
-    if rows is None:
-        return Servers(0, None, NONE, NONE, NOTHING, NOTHING)
+    if rows is None or not peers:
+        return Servers(0, None, NONE, NONE, NOTHING, NOTHING, NONE)
     d = problem.demand
+    peer = np.repeat(np.array(peers), len(rows))
+    rows = rows.at(np.tile(np.arange(len(rows)), len(peers)))
+    # As many links carry a hand-over as the narrower side has devices.
+    links = fabric * np.minimum(rows.tp, peer)
     slots = np.array([PREFILL_SLOTS])
     room = budget_of(problem, engine, rows, slots, handoff=True)
     _, _, longest = occupancy(problem, rows)
     fits = (room.pool[:, 0] > 0) & (longest <= room.pool[:, 0])
     request_s = 2.0 * engine.facts.request_s.value  # both servers take the request in
-    srv = server(rows.terms, rows.chunk, request_s, d, _handoff(problem, rows, fabric))
+    srv = server(rows.terms, rows.chunk, request_s, d, _handoff(problem, rows, links))
     high = np.full(len(rows), BUSIEST)
     factors = pessimism(problem, engine.facts, kind.facts)
     limit, at_idle = size.largest_level(DISCIPLINES["prefill"], srv, d, problem.slo.touches(START), high, factors)
@@ -85,26 +91,26 @@ def prefills(problem: Problem, engine: EngineOption, kind: Kind, fabric: float, 
         rejected[f"split: {bound}: missed even by a single request"] += int(np.sum(broken & fits))
     alive = np.flatnonzero(fits & (limit > 0)).astype(np.int64)
     if not len(alive):
-        return Servers(2 if fits.any() else 1, block, NONE, NONE, NOTHING, NOTHING)
+        return Servers(2 if fits.any() else 1, block, NONE, NONE, NOTHING, NOTHING, NONE)
     rate = DISCIPLINES["prefill"](take(means_only(srv), alive), d, limit[alive]).rate
-    rate = np.minimum(rate, handed_per_s(problem, rows, fabric)[alive])
-    return Servers(3, block, alive, np.zeros_like(alive), limit[alive], rate)
+    rate = np.minimum(rate, handed_per_s(problem, rows, links)[alive])
+    return Servers(3, block, alive, np.zeros_like(alive), limit[alive], rate, peer[alive])
 
 
-def handed_per_s(problem: Problem, rows: Rows, fabric: float) -> Array:
-    """Requests/s whose KV the links of one server of each row can hand over, one after the other."""
+def handed_per_s(problem: Problem, rows: Rows, links: Array) -> Array:
+    """Requests/s whose KV ``links`` bytes/s of each row can hand over, one after the other."""
     kv_bytes = rows.memory.sequence_bytes(problem.demand.total_mean) * rows.tp
-    return 1.0 / handoff_s(kv_bytes, fabric * rows.tp)
+    return 1.0 / handoff_s(kv_bytes, links)
 
 
-def _handoff(problem: Problem, rows: Rows, fabric: float) -> Array:
+def _handoff(problem: Problem, rows: Rows, links: Array) -> Array:
     """Seconds of the hand-off that prefilling does not hide, at each edge of the prompt lengths: (rows, edges).
 
     KV follows chunk by chunk, so what is left is the last chunk's transfer, or the backlog of a fabric slower than prefill.
     """
     d = problem.demand
     kv_bytes = np.stack([rows.memory.sequence_bytes(float(t)) for t in d.total_edges], axis=1) * rows.tp[:, None]
-    whole = handoff_s(kv_bytes, fabric * rows.tp[:, None])
+    whole = handoff_s(kv_bytes, links[:, None])
     chunks = np.ceil(d.uncached_edges[None, :] / rows.chunk[:, None])
     prefill = rows.terms.prefill_s(d.uncached_edges, d.total_edges, rows.chunk)
     return np.maximum.accumulate(np.maximum(whole / chunks, whole - prefill), axis=1)
@@ -114,7 +120,7 @@ def decodes(problem: Problem, engine: EngineOption, kind: Kind, fabric: float, r
     """Decode servers that meet the bounds on gaps, one per (configuration, batch limit)."""
     rows = build(problem, engine, kind, DECODE_CHUNKS, Counter())
     if rows is None:
-        return Servers(0, None, NONE, NONE, NOTHING, NOTHING)
+        return Servers(0, None, NONE, NONE, NOTHING, NOTHING, NONE)
     d = problem.demand
     room = budget_of(problem, engine, rows, BATCH_LIMITS, handoff=True)
     fits = within_memory(problem, rows, room, Counter())
@@ -128,11 +134,11 @@ def decodes(problem: Problem, engine: EngineOption, kind: Kind, fabric: float, r
         rejected[f"split: {bound}: missed even by a single request"] += int(fits[broken].sum())
     row, column = np.nonzero(fits & (limit > 0)[:, None])
     if not len(row):
-        return Servers(2 if fits.any() else 1, block, NONE, NONE, NOTHING, NOTHING)
+        return Servers(2 if fits.any() else 1, block, NONE, NONE, NOTHING, NOTHING, NONE)
     level = np.minimum(levels[column], limit[row])
     rate = DISCIPLINES["decode"](take(means_only(srv), row), d, level).rate
-    rate = np.minimum(rate, handed_per_s(problem, rows, fabric)[row])
-    return Servers(3, block, row, column, level, rate)
+    rate = np.minimum(rate, handed_per_s(problem, rows, fabric * rows.tp)[row])
+    return Servers(3, block, row, column, level, rate, np.zeros_like(row))
 
 
 def combine(start: Point, gaps: Point) -> Point:

@@ -40,7 +40,6 @@ NOT_YET: tuple[Unbuilt, ...] = (
     Unbuilt("spec.constraints.engines.*", "minisgl has no fitted constants yet", ("minisgl",), "take sglang"),
     Unbuilt("spec.deploy.multiNode", "replicas over several nodes are not rendered yet"),
     Unbuilt("spec.deploy.gateway", "gateways are not rendered yet", built=("none",)),
-    Unbuilt("spec.deploy.calibration", "constants of your own are not read yet"),
 )
 
 

@@ -278,6 +278,9 @@ class Traffic(Section):
             message = f"burstiness and {closed} exclude each other"
             hint = "the trace has its own" if closed == "trace" else "a closed loop has no arrivals of its own"
             found.append(Finding("burstiness", "conflict", message, hint))
+        if self.trough is not None and self.rate is None and self.trace is None:
+            hint = "state rate, the peak, or leave trough out"
+            found.append(Finding("trough", "conflict", "trough is the least of a rate, and no rate is stated", hint))
         if self.trough is not None and self.rate is not None and self.trough > self.rate:
             found.append(Finding("trough", "conflict", "trough is above rate", "rate is the peak, trough the least"))
         found += self._shared_head()

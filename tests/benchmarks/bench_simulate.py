@@ -35,8 +35,9 @@ def mooncake() -> str:
         start = time.process_time()
         found = replay(Deployment((pool,), "cache-aware"), recorded(trace_requests(TRACE)))
         lines.append(
-            f"{scheduler} {time.process_time() - start:.1f} s: {found.completed:,} requests, {found.output_tokens:,} output tokens, "
-            f"{found.cached_tokens / found.prompt_tokens:.1%} of the prompts cached, TTFT p95 {found.ttft.p95:.2f} s"
+            f"{scheduler} {time.process_time() - start:.1f} s: {found.completed:,} requests, "
+            f"{found.output_tokens:,} output tokens, {found.cached_tokens / found.prompt_tokens:.1%} of the prompts cached, "
+            f"TTFT p95 {found.ttft.p95:.2f} s"
         )
     return "; ".join(lines)
 
@@ -65,7 +66,11 @@ def table() -> str:
                     for batch in (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 384, 448, 512):
                         if rows < ROWS:
                             kv = "fp8" if weights == "fp8" else "bf16"
-                            estimate(EstimateRequest(model, "h200-sxm-141gb", engine, tp, weights=weights, kv=kv, batch=batch, isl=isl, osl=osl))
+                            estimate(
+                                EstimateRequest(
+                                    model, "h200-sxm-141gb", engine, tp, weights=weights, kv=kv, batch=batch, isl=isl, osl=osl
+                                )
+                            )
                             rows += 1
     return f"{rows} rows"
 

@@ -21,14 +21,16 @@ FILE = Path(os.environ.get("SERVEGEN_REFERENCE_DATA", ".")) / "data" / "e2e_serv
 DEVICES = {"h100_sxm": "h100-sxm-80gb", "h200_sxm": "h200-sxm-141gb", "b200_sxm": "b200-sxm-180gb"}
 ENGINES = {"trtllm": "tensorrt-llm"}
 #: Model, system, engine, precision ("" is bf16) of the dense rows without known defects.
-GROUPS = frozenset({
-    ("Qwen/Qwen3-32B", "h100_sxm", "sglang", ""),
-    ("meta-llama/Llama-3.1-70B", "b200_sxm", "trtllm", "fp8"),
-    ("meta-llama/Llama-3.1-70B", "b200_sxm", "vllm", "fp8"),
-    ("meta-llama/Llama-3.1-70B", "h100_sxm", "vllm", "fp8"),
-    ("meta-llama/Llama-3.1-70B", "h200_sxm", "vllm", "fp8"),
-    ("meta-llama/Llama-3.1-8B-Instruct", "h100_sxm", "trtllm", ""),
-})
+GROUPS = frozenset(
+    {
+        ("Qwen/Qwen3-32B", "h100_sxm", "sglang", ""),
+        ("meta-llama/Llama-3.1-70B", "b200_sxm", "trtllm", "fp8"),
+        ("meta-llama/Llama-3.1-70B", "b200_sxm", "vllm", "fp8"),
+        ("meta-llama/Llama-3.1-70B", "h100_sxm", "vllm", "fp8"),
+        ("meta-llama/Llama-3.1-70B", "h200_sxm", "vllm", "fp8"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "h100_sxm", "trtllm", ""),
+    }
+)
 #: The fit error of the reference calibration: TTFT and TPOT, mean / median.
 TARGET = "25.2/15.3    5.7/3.7"
 

@@ -14,30 +14,30 @@ import pytest
 
 from tests.proof.harness import SPECS, process, tree
 
-#: A search with every feature, one with a split, one with a mixture of experts.
-CHOSEN = [path for path in SPECS if path.stem in ("llama3-70b-chat", "llama3-70b-split", "qwen3-235b-h200")]
+#: A split, and a mixture of experts.
+CHOSEN = [path for path in SPECS if path.stem in ("llama3-70b-split", "qwen3-235b-h200")]
 CPUS = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
 TASKSET = ("taskset", "-c", str(CPUS[-1])) if shutil.which("taskset") else ()
 
 WORLDS: dict[str, dict[str, Any]] = {
     "hash seed 1, Tokyo, locale C": {"PYTHONHASHSEED": "1", "TZ": "Asia/Tokyo", "LC_ALL": "C", "PYTHONUTF8": "0"},
-    "hash seed 2, Turkish, UTF-8 mode": {"PYTHONHASHSEED": "2", "LC_ALL": "tr_TR.UTF-8", "LANG": "tr_TR.UTF-8", "PYTHONUTF8": "1"},
-    "random hashes, optimized, Latin-1": {"PYTHONHASHSEED": "random", "PYTHONOPTIMIZE": "2", "PYTHONIOENCODING": "latin-1", "COLUMNS": "20"},
-    "one core, one thread": {"prefix": TASKSET, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+    "hash seed 2, Turkish, UTF-8": {"PYTHONHASHSEED": "2", "LC_ALL": "tr_TR.UTF-8", "PYTHONUTF8": "1", "COLUMNS": "20"},
+    "random hashes, optimized, Latin-1": {"PYTHONHASHSEED": "random", "PYTHONOPTIMIZE": "2", "PYTHONIOENCODING": "latin-1"},
+    "one core, one thread": {"prefix": TASKSET, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
     "eight threads, no AVX-512": {"OMP_NUM_THREADS": "8", "OPENBLAS_NUM_THREADS": "8", "NPY_DISABLE_CPU_FEATURES": "AVX512F"},
     "another folder, no home": {"HOME": "/nonexistent", "USER": "nobody", "TMPDIR": "/var/tmp", "NO_COLOR": "1"},
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("expected")
     assert process("build", *CHOSEN, "-o", out).code == 0
-    return tree(out)
+    return out
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_the_world_around_leaves_no_trace(name: str, expected: Any, tmp_path: Path) -> None:
+def test_the_world_around_leaves_no_trace(name: str, built: Path, tmp_path: Path) -> None:
     changes = dict(WORLDS[name])
     prefix = changes.pop("prefix", ())
     paths: list[Path | str] = list(reversed(CHOSEN))
@@ -47,22 +47,12 @@ def test_the_world_around_leaves_no_trace(name: str, expected: Any, tmp_path: Pa
         shutil.copytree(CHOSEN[0].parent, tmp_path / "some where")
         cwd, paths = tmp_path / "some where", [path.name for path in CHOSEN]
     ran = process("build", *paths, "-o", tmp_path / "out", cwd=cwd, prefix=prefix, **changes)
-    # numpy says so where a feature that is to be disabled is not there to begin with.
     assert ran.code == 0, ran.err
-    assert tree(tmp_path / "out") == expected
+    assert tree(tmp_path / "out") == tree(built)
 
 
-def test_a_second_build_touches_nothing(expected: Any, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert process("build", *CHOSEN, "-o", out).code == 0
-    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-    again = process("build", *CHOSEN, "-o", out, PYTHONHASHSEED="9")
+def test_a_second_build_touches_nothing(built: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in built.rglob("*")}
+    again = process("build", *CHOSEN, "-o", built, PYTHONHASHSEED="9")
     assert again.code == 0 and again.out.count("unchanged") == len(CHOSEN)
-    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
-    assert tree(out) == expected
-
-
-def test_the_output_in_the_repository_is_current() -> None:
-    """``out/`` is committed, and was perhaps built on another machine, with another Python."""
-    ran = process("build", *SPECS, "-o", SPECS[0].parents[1] / "out", "--check", PYTHONHASHSEED="3")
-    assert ran.code == 0, ran.out + ran.err
+    assert {path: path.stat().st_mtime_ns for path in built.rglob("*")} == before

@@ -18,7 +18,7 @@ from tests.proof.harness import Ran, command, process
 from tests.proof.mutate import mutated
 
 #: Mutants that are still specs are solved and rendered, too; every so many of them, for they take most of the time.
-SOLVED_OF = 3
+SOLVED_OF = 4
 PLACE = re.compile(r"(?:^|[( ])[^\s:()]*spec\.yaml:[1-9]\d*:[1-9]\d*\b")
 
 
@@ -86,7 +86,7 @@ def report(found: Counter[str]) -> str:
 
 def test_real_processes_say_the_same(tmp_path: Path) -> None:
     rng = random.Random(7)
-    for seed in rng.sample(range(1000), 12):
+    for seed in rng.sample(range(1000), 5):
         file = tmp_path / "spec.yaml"
         file.write_bytes(mutated(seed))
         ran = process("validate", "spec.yaml", cwd=tmp_path)

@@ -120,7 +120,7 @@ def test_builds_at_once_do_not_mix(two_specs: dict[str, Path], tmp_path: Path) -
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        for name in ("old", "new", "old", "new")
+        for name in ("old", "new", "old")
     ]
     watched = []
     while any(child.poll() is None for child in children):

@@ -44,7 +44,8 @@ def test_declared_sharing_is_found_in_the_cache() -> None:
 TEXTS = {
     "azure.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.50,374,44\n2023-11-16 18:15:48.00,396,109\n",
     "plain.csv": "arrival_s,input_tokens,output_tokens\n0.0,374,44\n1.5,396,109\n",
-    "plain.jsonl": '{"arrival_s":3,"input_tokens":374,"output_tokens":44}\n{"arrival_s":4.5,"input_tokens":396,"output_tokens":109}\n',
+    "plain.jsonl": '{"arrival_s":3,"input_tokens":374,"output_tokens":44}\n'
+    '{"arrival_s":4.5,"input_tokens":396,"output_tokens":109}\n',
     "mooncake.jsonl": '{"timestamp":0,"input_length":374,"output_length":44,"hash_ids":[0]}\n'
     '{"timestamp":1500,"input_length":396,"output_length":109,"hash_ids":[1]}\n',
 }

@@ -141,9 +141,7 @@ def lock(tmp_path: Path) -> str:
     return str(file)
 
 
-def test_the_command_prints_the_same_bytes_for_the_same_seed(
-    spec: str, lock: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_the_same_bytes_for_the_same_seed(spec: str, lock: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert servegen(["simulate", spec, "--requests", "800", "-o", "json"]) == 0
     one = capsys.readouterr().out
     assert servegen(["simulate", lock, "--requests", "800", "-o", "json"]) == 0
@@ -197,9 +195,7 @@ def test_the_command_replays_users_who_wait(lock: str, capsys: pytest.CaptureFix
         (["--trace", "x.csv", "--speedup", "0"], "--speedup"),
     ],
 )
-def test_what_cannot_be_replayed_is_said(
-    arguments: list[str], said: str, lock: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_replayed_is_said(arguments: list[str], said: str, lock: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert servegen(["simulate", lock, *arguments]) == 1
     assert said in capsys.readouterr().err
 

@@ -15,7 +15,7 @@ from servegen.simulate.requests import Closed, Open
 from servegen.simulate.steps import Window
 from tests.unit.simulations import make_model, make_pool, one, plainly, send
 
-N = 60_000
+N = 40_000
 
 
 def rng(seed: int = 1) -> np.random.Generator:
@@ -49,7 +49,9 @@ def test_two_kinds_of_answers_are_an_mg1_queue() -> None:
     osl = np.where(rng(4).random(N) < 0.8, 21, 321)  # 20 or 320 steps behind the first token
     mean, square = np.mean((osl - 1) * step), np.mean(((osl - 1) * step) ** 2)
     rate = 0.6 / mean
-    found = replay(one(make_pool(make_model(decode_s=step), max_running=1)), Open(poisson(rate, N, rng(5)), np.ones(N, np.int64), osl))
+    found = replay(
+        one(make_pool(make_model(decode_s=step), max_running=1)), Open(poisson(rate, N, rng(5)), np.ones(N, np.int64), osl)
+    )
     assert found.ttft.mean == pytest.approx(rate * square / (2 * (1 - rate * mean)), rel=0.05)
 
 
@@ -93,7 +95,7 @@ def columns(requests: list[tuple[float, int, int]]) -> tuple[list[float], list[i
     return [r[0] for r in requests], [r[1] for r in requests], [r[2] for r in requests]
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(MODELS, SCHEDULERS, st.sampled_from([64, 200, 4096]), st.sampled_from([1, 3, 16, 1000]), REQUESTS)
 def test_steps_taken_together_are_the_steps_taken_one_by_one(model, scheduler, chunk, slots, requests) -> None:  # type: ignore[no-untyped-def]
     at, isl, osl = columns(requests)
@@ -105,7 +107,7 @@ def test_steps_taken_together_are_the_steps_taken_one_by_one(model, scheduler, c
     np.testing.assert_allclose(found.e2e_s + at, last, rtol=1e-7)
 
 
-@settings(max_examples=200)
+@settings(max_examples=150)
 @given(
     MODELS,
     SCHEDULERS,
@@ -164,7 +166,7 @@ def test_every_run_keeps_the_laws(  # type: ignore[no-untyped-def]
             assert replica.cache.idle * 64 <= pool_bytes + 1e-6
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(MODELS, REQUESTS, st.floats(0, 0.5), st.sampled_from([1200.0, 1e9]))
 def test_a_split_deployment_keeps_them_too(model, requests, transfer, pool_bytes) -> None:  # type: ignore[no-untyped-def]
     at, isl, osl = columns(requests)

@@ -20,7 +20,7 @@ from servegen.solve.predict import candidate_points
 from servegen.solve.problem import Problem
 from servegen.solve.search import Searched, search, solve
 from servegen.solve.space import occupancy
-from tests.solver.specs import CHAT, FABRIC, LENGTHS, LLAMA_8B, LLAMA_70B, problem
+from tests.solver.specs import CHAT, FABRIC, LENGTHS, LLAMA_8B, LLAMA_70B, problem, reduced
 
 DEPLOY = "{image: 'registry/image:1', modelCache: {claim: weights}}"
 BOUNDS = {
@@ -126,7 +126,10 @@ def test_every_candidate_meets_every_bound_at_its_load(
             found = size.mean(b.metric, p, d)
         else:
             found = latency.quantile(lambda t, b=b: size.exceeds(b.metric, p, d, t), b.probability, len(p.level))  # type: ignore[misc]
-        factors = [pessimism(question, c.engine.facts, c.kind.facts).get(b.metric, 1.0) for c in seen.candidates]
+        factors = [
+            pessimism(question, c.roles[0].block.engine.facts, c.roles[0].block.kind.facts).get(b.metric, 1.0)
+            for c in seen.candidates
+        ]
         # The searches halve log levels 30 times and log times 32 times.
         assert np.all(found * factors <= b.seconds * (1 + 1e-6)), b.id
     if not math.isnan(question.slo.attainment):
@@ -280,6 +283,20 @@ def test_a_lower_rate_never_costs_more_with_a_bound_on_whole_requests() -> None:
         for rate in (22.5, 24.0)
     ]
     assert costs[0] <= costs[1] < math.inf
+
+
+@pytest.mark.xfail(strict=True, reason="counts.grid stops 12 servers beyond the least, and calls what needs more infeasible")
+def test_a_bound_on_whole_requests_may_need_many_more_servers_than_the_rate() -> None:
+    """39 prefill and 14 decode servers of 128 keep it; the rate alone needs 14 and 6."""
+    question = problem(
+        model=LLAMA_8B,
+        traffic="{rate: 120/s, isl: {mean: 4000, p95: 12000}, osl: {mean: 50, p95: 100}}",
+        slo="{e2e: 1.0s}",
+        pool="[{accelerator: h100, nodes: 16, perNode: 8, fabric: {bandwidth: 400Gbps}}]",
+        constraints="{topology: disaggregated, weights: [fp8], tp: [1]}",
+    )
+    with reduced((48,), (8192,)):
+        assert math.isfinite(cost(question))
 
 
 @given(
