@@ -118,8 +118,7 @@ def _perf(d: Mapping[str, Any], id: str, source: str) -> list[Row]:
     endpoint: Mapping[str, Any] = config.get("endpoint") or {}
     names = endpoint.get("model_names") or config.get("model_names") or config.get("model") or []
     load: Mapping[str, Any] = config.get("loadgen") or config.get("perf_analyzer") or {}
-    stimulus = load.get("stimulus") if isinstance(load.get("stimulus"), dict) else {}
-    level = load.get("concurrency") or (stimulus or {}).get("concurrency") or config.get("concurrency")
+    level = load.get("concurrency") or _mapping(load.get("stimulus")).get("concurrency") or config.get("concurrency")
     measured: dict[Metric, float] = {
         "ttft_s": _average(d, "time_to_first_token", "ttft"),
         "tpot_s": _average(d, "inter_token_latency"),
@@ -130,15 +129,22 @@ def _perf(d: Mapping[str, Any], id: str, source: str) -> list[Row]:
             id=id,
             source=source,
             engine=BACKENDS.get(str(config.get("backend") or endpoint.get("backend") or ""), ""),
-            model=str(names[0] if isinstance(names, list) and names else names or ""),
+            model=_first(names),
             accelerator="",
             isl=_zero(_average(d, "input_sequence_length")),
             osl=_zero(_average(d, "output_sequence_length")),
-            concurrency=_count(level[0] if isinstance(level, list) else level),
+            concurrency=_count(_first(level) or None),
             requests=_count(_zero(_average(d, "request_count"))),
             measured=_seconds(measured),
         )
     ]
+
+
+def _first(value: Any) -> str:
+    """A setting, or the first of several; "" where there is none."""
+    if isinstance(value, list):
+        value = value[0] if value else ""
+    return "" if value is None else str(value)
 
 
 def _zero(value: float) -> float:

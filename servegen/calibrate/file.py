@@ -48,7 +48,9 @@ def text(fit: Fit, rows: Sequence[Row], widths: Mapping[str, Mapping[str, tuple[
     for engine, by_metric in sorted(widths.items()):
         lines.append(f"  {engines.get(engine, engine)}:")
         for metric, (width, count) in by_metric.items():
-            lines.append(f"    {metric}: {_node(width, math.nan, count, date, 'conformal 90 % quantile of rows left out of the fit')}")
+            lines.append(
+                f"    {metric}: {_node(width, math.nan, count, date, 'conformal 90 % quantile of rows left out of the fit')}"
+            )
     return "\n".join(lines) + "\n"
 
 

@@ -176,7 +176,9 @@ def solve(
         predicted = np.maximum(system.at + system.slopes @ (u - u0), LEAST * system.at)
         e = np.log(predicted / system.measured)
         near = centre + (np.where(pool_of >= 0, h[pool_of], 0.0) if shared else 0.0)
-        return np.concatenate([system.weight * _huber(e, system.turn) / SCATTER, (x - near) / sigma, (h - pool_centre) / pool_sigma])
+        return np.concatenate(
+            [system.weight * _huber(e, system.turn) / SCATTER, (x - near) / sigma, (h - pool_centre) / pool_sigma]
+        )
 
     limits = np.log([physical_range(n) or (math.nan, math.nan) for n in names])
     begin = np.clip(np.log([values[n] for n in names]), limits[:, 0] + 1e-6, limits[:, 1] - 1e-6)
@@ -192,9 +194,7 @@ def solve(
     deviation = np.sqrt(np.maximum(np.diag(spread), 1e-30))
     n = len(names)
     total = np.where(pool_of >= 0, np.hypot(sigma, pool_sigma[pool_of]), sigma) if shared else sigma
-    alike = {
-        (names[i], names[j]): float(spread[i, j] / (deviation[i] * deviation[j])) for i in range(n) for j in range(i + 1, n)
-    }
+    alike = {(names[i], names[j]): float(spread[i, j] / (deviation[i] * deviation[j])) for i in range(n) for j in range(i + 1, n)}
     return Solution(
         dict(zip(names, (float(v) for v in np.exp(found.x[:n])), strict=True)),
         dict(zip(names, (float(v) for v in deviation[:n]), strict=True)),
@@ -229,8 +229,7 @@ def _system(responses: Sequence[Response], names: Sequence[str]) -> _System:
             rows.append((r.at[metric], slope, measured, weight * math.sqrt(r.row.weight.get(metric, 1.0)), turn))
     if not rows:
         raise SpecError(Diagnostic("nothing-to-fit", "none of the rows can be predicted", hint="--score says why"))
-    at, slopes, measured, weights, turns = zip(*rows, strict=True)
-    return _System(np.array(at), np.array(slopes), np.array(measured), np.array(weights), np.array(turns))
+    return _System(*(np.array(column) for column in zip(*rows, strict=True)))
 
 
 def _scipy() -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from servegen.calibrate.constants import short
 from servegen.calibrate.fit import Fit
@@ -28,12 +28,20 @@ def warnings(fit: Fit) -> list[Diagnostic]:
         limits = physical_range(name) or (0.0, float("inf"))
         if value >= limits[1] * (1 - AT_THE_END) or value <= limits[0] * (1 + AT_THE_END):
             message = f"{name} stands at {value:.4g}, the end of its physical range {limits[0]:g} to {limits[1]:g}"
-            out.append(_warning("unphysical", message, "the rows hold something that the model does not, or their settings are not as stated"))
+            out.append(
+                _warning(
+                    "unphysical", message, "the rows hold something that the model does not, or their settings are not as stated"
+                )
+            )
         elif max(value / start, start / value) > FAR:
             message = f"{name} moved from {start:.4g} to {value:.4g}"
-            out.append(_warning("moved-far", message, "check the settings of the rows: precision, TP, lengths, speculative decoding"))
+            out.append(
+                _warning("moved-far", message, "check the settings of the rows: precision, TP, lengths, speculative decoding")
+            )
         if fit.told[name] < TOLD:
-            message = f"the rows cannot tell {name}: {fit.told[name]:.0%} of its prior's variance is removed by {fit.rows[name]} rows"
+            message = (
+                f"the rows cannot tell {name}: {fit.told[name]:.0%} of its prior's variance is removed by {fit.rows[name]} rows"
+            )
             out.append(_warning("not-identified", message, _what_would(name)))
     for (one, other), r in sorted(fit.alike.items()):
         message = f"{one} and {other} cannot be told apart (correlation {r:+.2f}): only their sum is known"
@@ -64,7 +72,7 @@ def folds(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
 
     Empty where the rows differ in none of them.
     """
-    keys = (
+    keys: tuple[Callable[[Row], str], ...] = (
         lambda r: " / ".join(r.group),
         lambda r: f"TP {r.tp}",
         lambda r: f"{r.isl:g}/{r.osl:g} tokens",

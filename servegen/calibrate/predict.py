@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,8 +93,9 @@ def _chunk(s: Setting) -> int:
 def _pool_bytes(s: Setting, lowered: Lowered, chunk: int) -> float:
     """KV pool of one device by the engine's rule for memory."""
     m = lowered.memory
-    sizes = (np.array([float(v)]) for v in (chunk, s.row.tp, s.row.concurrency or OFFLINE_SEQUENCES))
-    return max(float(budget(s.engine.memory, s.model, m.usable_bytes, m.weight_bytes, *sizes).pool[0, 0]), 0.0)
+    chunks, tps, limits = (np.array([float(v)]) for v in (chunk, s.row.tp, s.row.concurrency or OFFLINE_SEQUENCES))
+    room = budget(s.engine.memory, s.model, m.usable_bytes, m.weight_bytes, chunks, tps, limits)
+    return max(float(room.pool[0, 0]), 0.0)
 
 
 def predict(row: Row, calibration: Calibration = NONE, physics: Physics = "calibrated") -> dict[Metric, float]:
@@ -134,7 +134,6 @@ def _offline(r: Replica) -> dict[Metric, float]:
     budget = max(r.limits.chunk - users, 1)
     steps = max(tokens / budget, 1.0)
     context = round(row.isl + row.osl / 2.0)
-    seconds = 0.0
     attention = r.model.attention_s(0, round(row.isl)) * users / row.osl
     seconds = r.model.fixed_s * steps + r.model.decode_s * users + r.model.wire_s * tokens + attention
     seconds += steps * r.model.gemm_s(round((users + tokens) / steps)) + users * _read_s(r.model, context)
@@ -172,8 +171,3 @@ def _prompts_s(r: Replica) -> float:
 def _batch(r: Replica) -> dict[Metric, float]:
     step = _decode(r)["step_s"]
     return {"batch_s": _prompts_s(r) + max(r.row.osl - 1.0, 0.0) * step + r.request_s}
-
-
-def known(row: Row, metrics: Mapping[Metric, float]) -> tuple[Metric, ...]:
-    """Metrics that were both measured and predicted."""
-    return tuple(m for m in row.measured if m in metrics)

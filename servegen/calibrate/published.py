@@ -113,7 +113,19 @@ BROKEN = {("a100 sxm 80gb", "fp16", "prefill_throughput"), ("l40s 48gb", "fp16",
 def _tables(lines: Sequence[Line]) -> list[Row]:
     """Lines that differ in nothing but their metric are one row."""
     rows: dict[tuple[str, ...], Row] = {}
-    fields = ("source", "engine", "model", "accelerator", "num_devices", "tp", "weights_dtype", "kv_dtype", "isl", "osl", "concurrency")
+    fields = (
+        "source",
+        "engine",
+        "model",
+        "accelerator",
+        "num_devices",
+        "tp",
+        "weights_dtype",
+        "kv_dtype",
+        "isl",
+        "osl",
+        "concurrency",
+    )
     for line in lines:
         row = _figure(line)
         key = (*(line.get(f, "") for f in fields), row.kind, "" if not row.skip else row.id)

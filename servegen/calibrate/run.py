@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from servegen.calibrate import fit as fitting
-from servegen.calibrate.constants import calibration_of
+from servegen.calibrate.constants import Response, calibration_of
 from servegen.calibrate.fit import Fit, Prior
 from servegen.calibrate.identify import folds, warnings
 from servegen.calibrate.predict import predict, setting
@@ -106,7 +106,7 @@ def calibrate(
     return Calibrated(fit, scored.pairs, after, tuple(left), tuple(n for n, _ in held), tuple(warnings(fit)), scored.unpredicted)
 
 
-def leave_out(fit: Fit, responses: Sequence[fitting.Response], pools: Mapping[str, Prior]) -> dict[str, float]:
+def leave_out(fit: Fit, responses: Sequence[Response], pools: Mapping[str, Prior]) -> dict[str, float]:
     """Constants by some of a fit's responses only. What they do not reach falls back to its prior."""
     at = {n: fit.at[n] for n in fit.values}
     return dict(fitting.solve(responses, at, fit.priors, pools).values)

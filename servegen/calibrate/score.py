@@ -69,7 +69,15 @@ def score(pairs: Sequence[Pair], by: str = "all") -> list[Score]:
             if signed:
                 size = sorted(abs(e) for e in signed)
                 out.append(
-                    Score(group, metric, len(size), sum(size) / len(size), quantile(size, 0.5), quantile(size, 0.9), sum(signed) / len(signed))
+                    Score(
+                        group,
+                        metric,
+                        len(size),
+                        sum(size) / len(size),
+                        quantile(size, 0.5),
+                        quantile(size, 0.9),
+                        sum(signed) / len(signed),
+                    )
                 )
     return out
 

@@ -6,8 +6,9 @@ The efficiencies of ``gemm`` follow one rule, which a test recomputes from the m
 2. *scaled*: kernels of the pair were measured. Their share (of the bandwidth: median over m = 1, 4, 16; of the peak:
    mean over m = 1024, 4096) times fitted/measured of the same device, else of the same precision in its chip family (H100
    and H200; B200, B300, GB200 and GB300), else of that family, else of the same precision on other devices, else of all
-   fitted pairs, else 1. Several ratios count by their geometric mean. A step whose product is unphysical passes to the next: bandwidth above 0.93, the most
-   that any measured kernel reaches beyond the L2, or arithmetic above the measured matmul maximum.
+   fitted pairs, else 1. Several ratios count by their geometric mean. A step whose product is unphysical passes to the
+   next: bandwidth above 0.93, the most that any measured kernel reaches beyond the L2, or arithmetic above the measured
+   matmul maximum.
 3. A width without kernels of its own takes the bandwidth share of the nearest one measured: fp8 that of int8
    weight-only kernels; int8 that of fp8; int4, nvfp4 and mxfp4 that of another 4-bit width, else of fp8.
 4. *default*: no kernels of the device were measured. 0.85 and 0.59, the latter never above its measured matmul share.

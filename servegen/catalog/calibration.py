@@ -50,7 +50,9 @@ class Calibration:
             found = self._find("engine", facts.id, name)
             if found is not None:
                 changes[name] = found
-        kernels = {k: self._gemm(f"engine.{facts.id}.kernels.{k}", f"engine.*.kernels.{k}", old) for k, old in facts.kernels.items()}
+        kernels = {
+            k: self._gemm(f"engine.{facts.id}.kernels.{k}", f"engine.*.kernels.{k}", old) for k, old in facts.kernels.items()
+        }
         band = {**facts.band, **self.bands.get(facts.id, {})}
         return replace(facts, **changes, kernels=kernels, band=band)
 
@@ -147,7 +149,9 @@ def _constant(name: str, node: object, where: Where) -> Constant:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise CatalogError(Diagnostic("calibration-file", f"{name} has no value", where))
     if not isinstance(rows, int) or not isinstance(error, int | float | None):
-        raise CatalogError(Diagnostic("calibration-file", f"{name} has no whole number of rows, or no number as its error", where))
+        raise CatalogError(
+            Diagnostic("calibration-file", f"{name} has no whole number of rows, or no number as its error", where)
+        )
     return Constant(
         float(value), math.nan if error is None else float(error), rows, str(found.get("source", "")), str(found.get("date", ""))
     )

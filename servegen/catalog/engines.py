@@ -78,8 +78,8 @@ def _load(name: str) -> EngineFacts:
         own_checkpoints=sheet.flag("own_checkpoints"),
         renders=sheet.flag("renders"),
         predicts_only=sheet.flag("predicts_only"),
-        kernels={str(k): sheet.gemm(f"kernels.{k}", v) for k, v in sheet.section("kernels").items()} if sheet.has("kernels") else {},
-        kv_share={str(k): v for k, v in sheet.figures("kv_share").items()} if sheet.has("kv_share") else {},
+        kernels=_kernels(sheet),
+        kv_share=_kv_share(sheet),
         band=_band(sheet),
         images=sheet.labels("images"),
         sources=sheet.sources,
@@ -107,6 +107,16 @@ def _constant(sheet: Sheet, path: str, node: object = None) -> Constant:
     return Constant(figures["value"], error, int(figures["rows"]), sheet.sources[path], date, origin)
 
 
+def _kernels(sheet: Sheet) -> dict[str, GemmEfficiency]:
+    if not sheet.has("kernels"):
+        return {}
+    return {str(key): sheet.gemm(f"kernels.{key}", node) for key, node in sheet.section("kernels").items()}
+
+
+def _kv_share(sheet: Sheet) -> dict[str, float]:
+    return {str(key): value for key, value in sheet.figures("kv_share").items()} if sheet.has("kv_share") else {}
+
+
 def _band(sheet: Sheet) -> dict[str, Constant]:
     section = sheet.section("band")
     if set(section) != {"ttft", "itl", "throughput"}:
@@ -117,8 +127,8 @@ def _band(sheet: Sheet) -> dict[str, Constant]:
 def _memory(sheet: Sheet) -> MemoryRule:
     rule = {str(name): value for name, value in sheet.figures("memory").items()}
     names = {
-        "context_bytes", "usable_share", "setup_bytes", "setup_parallel_bytes", "handoff_bytes", "per_chunk_token_bytes", "per_device_bytes", "per_graph_sequence_bytes",
-        "floor_bytes", "floor_above_bytes", "weights_overhead", "kv_reserve_osl",
+        "context_bytes", "usable_share", "setup_bytes", "setup_parallel_bytes", "handoff_bytes", "per_chunk_token_bytes",
+        "per_device_bytes", "per_graph_sequence_bytes", "floor_bytes", "floor_above_bytes", "weights_overhead", "kv_reserve_osl",
     }  # fmt: skip
     if rule.keys() != names:
         sheet.fail(f"memory: {', '.join(sorted(rule.keys() ^ names))} is missing or unknown")

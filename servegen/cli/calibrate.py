@@ -111,9 +111,7 @@ def _errors(found: Calibrated) -> list[tuple[str, str, int, float, float]]:
 
 def _as_data(found: Calibrated, text: str) -> dict[str, Any]:
     return {
-        "constants": [
-            {"name": n, "before": a, "after": b, "fitError": e, "rows": r} for n, a, b, e, r in _constants(found)
-        ],
+        "constants": [{"name": n, "before": a, "after": b, "fitError": e, "rows": r} for n, a, b, e, r in _constants(found)],
         "errors": [{"stage": s, "metric": m, "rows": n, "mean": a, "median": b} for s, m, n, a, b in _errors(found)],
         "folds": list(found.folds),
         "warnings": [{"code": d.code, "message": d.message, "hint": d.hint} for d in found.findings],
@@ -127,7 +125,16 @@ def _show_scores(scored: Scored, by: str, format: str) -> None:
 
     tables: dict[str, list[Score]] = {name: score_pairs(scored.pairs, name) for name in ([by] if by else GROUPS)}
     rows = [
-        {"by": name, "group": s.group, "metric": s.metric, "rows": s.rows, "mean": s.mean, "median": s.median, "p90": s.p90, "bias": s.bias}
+        {
+            "by": name,
+            "group": s.group,
+            "metric": s.metric,
+            "rows": s.rows,
+            "mean": s.mean,
+            "median": s.median,
+            "p90": s.p90,
+            "bias": s.bias,
+        }
         for name, table in tables.items()
         for s in table
     ]

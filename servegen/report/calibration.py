@@ -31,7 +31,9 @@ def fit_blocks(
         (one_line(name), f"{old:.4g}", f"{new:.4g}", f"{(new / old - 1) * 100:+.1f} %", percent(error), count(rows))
         for name, old, new, error, rows in constants
     ]
-    wrong = [(stage, METRICS[metric], count(rows), percent(mean), percent(median)) for stage, metric, rows, mean, median in errors]
+    wrong = [
+        (stage, METRICS[metric], count(rows), percent(mean), percent(median)) for stage, metric, rows, mean, median in errors
+    ]
     blocks: list[Block] = [
         Title("Constants"),
         table(("constant", "before", "after", "moved", "error", "rows"), moved),
@@ -48,9 +50,18 @@ def score_blocks(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
     blocks: list[Block] = []
     for by in dict.fromkeys(row["by"] for row in rows):
         cells = [
-            (one_line(r["group"]), METRICS[r["metric"]], count(r["rows"]), *(percent(r[k]) for k in ("mean", "median", "p90")), f"{r['bias'] * 100:+.1f} %")
+            (
+                one_line(r["group"]),
+                METRICS[r["metric"]],
+                count(r["rows"]),
+                *(percent(r[k]) for k in ("mean", "median", "p90")),
+                f"{r['bias'] * 100:+.1f} %",
+            )
             for r in rows
             if r["by"] == by
         ]
-        blocks += [Title(f"Errors by {by}" if by != "all" else "Errors"), table((by, "metric", "rows", "mean", "median", "p90", "bias"), cells, left=2)]
+        blocks += [
+            Title(f"Errors by {by}" if by != "all" else "Errors"),
+            table((by, "metric", "rows", "mean", "median", "p90", "bias"), cells, left=2),
+        ]
     return blocks or [Text("No row could be predicted.")]

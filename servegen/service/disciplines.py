@@ -72,11 +72,13 @@ def _prompts_per_step(rate: Array, step_s: Array, most: Array) -> Array:
 
 
 def _queue_s(service_s: Array, busy: Array, d: Demand, service_cv2: Array, slots: Array | float) -> Array:
-    """Mean wait of those who wait, general arrivals and service (Allen-Cunneen; Pollaczek-Khinchine for Poisson).
+    """Mean wait of those who wait, general arrivals and service (Marchal 1976; Pollaczek-Khinchine for Poisson).
 
     In a closed loop at most the ``slots`` of the replica are before a request.
     """
-    wait = service_s * (d.arrival_cv2 + service_cv2) / (2.0 * np.maximum(1.0 - busy, 1e-9))
+    varied = busy * busy * service_cv2
+    spread = (1.0 + service_cv2) * (d.arrival_cv2 + varied) / (1.0 + varied)
+    wait = service_s * spread / (2.0 * np.maximum(1.0 - busy, 1e-9))
     return wait if d.open_loop else np.minimum(wait, slots * service_s)
 
 

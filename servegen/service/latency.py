@@ -14,6 +14,9 @@ Array = NDArray[np.float64]
 
 #: Slope of the logistic that stands for the normal tail: 1/(1+exp(1.702 z)) is within 0.01 of it everywhere.
 LOGISTIC = 1.702
+#: Factor on the share of gaps that a prefill stalls, in percentiles only: a replay of the same load finds up to a fifth more,
+#: since requests that come together find more sequences running (tests/benchmarks/closed_form.py).
+STALL_GUARD = 1.2
 #: Halvings of a quantile search; the bracket shrinks by 2^-32.
 HALVINGS = 32
 
@@ -45,10 +48,15 @@ def ttft_mean(p: Point) -> Array:
 
 
 def itl_exceeds(p: Point, t: Array) -> Array:
-    """Chance that a gap between two output tokens is longer than ``t``, over all gaps of all requests."""
+    """Chance that a gap between two output tokens is longer than ``t``, over all gaps of all requests.
+
+    A percentile jumps from a step to a stall where the share of stalled gaps passes it, so that share is taken with
+    :data:`STALL_GUARD`: a plan must not rest on the last tenth of a percent.
+    """
+    share = np.minimum(STALL_GUARD * p.stall_share, 1.0)
     plain = _normal_tail((t - p.gap_s) / np.maximum(p.gap_sd_s, 1e-9))
     stalled = 1.0 - _below(p.stall_edges_s, p.stall_weights, t - p.gap_s)
-    return (1.0 - p.stall_share) * plain + p.stall_share * np.maximum(stalled, plain)
+    return (1.0 - share) * plain + share * np.maximum(stalled, plain)
 
 
 def itl_mean(p: Point) -> Array:

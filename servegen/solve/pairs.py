@@ -117,15 +117,17 @@ class Pair:
             if self._whole().bounds or not np.isnan(self._whole().attainment):
                 enough &= self._on_time(x, y, np.maximum(carried, 1e-12), late)
             return x, y, enough, ()
-        if not problem.open_loop and not problem.slo.bounds and problem.objective != "latency":
-            one = np.ones_like(rate_p)  # whoever waits asks for nothing meanwhile, and no bound limits the wait
-            return one, one, self.front.holds(one, one), ()
         rate = self._rate()
         need_x = np.maximum(np.ceil(rate / (problem.utilization * rate_p) - 1e-9), 1.0)
         need_y = np.maximum(np.ceil(rate / (problem.utilization * rate_d) - 1e-9), 1.0)
         whole = self._whole()
         if not whole.bounds and np.isnan(whole.attainment) and problem.objective != "latency":
-            return need_x, need_y, self.front.holds(need_x, need_y), ()
+            fits = self.front.holds(need_x, need_y)
+            if not problem.open_loop and not problem.slo.bounds:
+                # No bound limits the wait, and who waits asks for nothing meanwhile: what the pool holds is enough.
+                x, y = fill(self.front, rate_p, rate_d)
+                return np.where(fits, need_x, x), np.where(fits, need_y, y), np.ones_like(fits), ()
+            return need_x, need_y, fits, ()
         return self._by_table(need_x[:, 0], need_y, rate[:, 0], late)
 
     def _by_table(

@@ -31,6 +31,9 @@ def generate(seed: int) -> dict[str, Any]:
         body["slo"] = _slo(rng)
     if rng.random() < 0.4 and "preset" not in body:
         body["objective"] = rng.choice(("cost", "latency", "energy", "throughput"))
+    if body.get("objective") == "latency":  # the best latency of many nodes is that of one
+        for entry in body["hardware"]["pool"]:
+            entry["nodes"] = 1
     if rng.random() < 0.7:
         body["constraints"] = _constraints(rng, name)
     if rng.random() < 0.9:

@@ -28,14 +28,15 @@ def build(spec: str, out: str) -> None:
 
 def killed(specs: list[str], out: Path, rng: random.Random, whole_s: float) -> dict[str, object]:
     """Start a build and kill it: half of the times anywhere, half while it is writing."""
-    writing = rng.random() < 0.5
+    writing = rng.random() < 0.6
+    before = staged(out)
     spec = rng.choice(specs)
     child = os.fork()
     if child == 0:
         build(spec, str(out))
     began = time.perf_counter()
     if writing:
-        while not list(out.glob(".*.new")) and time.perf_counter() - began < 2 * whole_s:
+        while not staged(out) - before and time.perf_counter() - began < 2 * whole_s:
             time.sleep(0.0002)
         time.sleep(rng.uniform(0, 0.12 * whole_s))
     else:
@@ -43,8 +44,16 @@ def killed(specs: list[str], out: Path, rng: random.Random, whole_s: float) -> d
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    left = sorted(path.name for path in out.iterdir() if path.name.startswith("."))
-    return {"spec": spec, "killed": os.WIFSIGNALED(status), "writing": writing, "left": left}
+    return {"spec": spec, "killed": os.WIFSIGNALED(status), "left": len(staged(out) - before)}
+
+
+def staged(out: Path) -> set[tuple[int, int]]:
+    """The staging folders there are, so that one that a former kill left is told from a new one."""
+    found = set()
+    for path in out.glob(".*.new"):
+        with contextlib.suppress(FileNotFoundError):
+            found.add((path.stat().st_ino, path.stat().st_ctime_ns))
+    return found
 
 
 def main() -> None:

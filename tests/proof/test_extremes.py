@@ -41,7 +41,7 @@ BUILT: dict[str, dict[str, Any]] = {
     "arrivals by a metronome": {"traffic__burstiness": 0},
     "arrivals in crowds": {"traffic__burstiness": 100} | QUIET,
     "cached to 99 %": {"traffic__prefix": {"hitRate": 0.99}},
-    "cached to the last token": {"traffic__prefix": {"hitRate": 0.999999999999}},
+    "cached to the last token": {"traffic__prefix": {"hitRate": 0.999999}},
     "prompts that are all head": {"traffic__prefix": {"shared": 1024}},
     "one bucket": {"traffic__isl": {"histogram": [[4096, 1]]}},
     "a bucket of one token": {"traffic__isl": {"histogram": [[1, 1]]}},

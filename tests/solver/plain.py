@@ -311,13 +311,16 @@ def best_split(problem: Problem, limits: Sequence[int], chunks: Sequence[int]) -
                 for kv in engine.kv:
                     legal = [tp for tp in tps(problem, kind) if exists(problem, engine, kind, option, kv, tp)]
                     starts = [
-                        s for tp in legal for s in _prefills(problem, load, engine, kind, option.precision, kv, tp, chunks, link)
+                        s
+                        for tp in legal
+                        for peer in legal
+                        for s in _prefills(problem, load, engine, kind, option.precision, kv, tp, peer, chunks, link)
                     ]
                     gaps = [
                         g for tp in legal for g in _decodes(problem, load, engine, kind, option.precision, kv, tp, limits, link)
                     ]
                     for start in starts:
-                        for gap in gaps:
+                        for gap in (g for g in gaps if g.tp == start.peer):
                             for found in _pair(problem, load, engine, kind, option.precision, kv, start, gap):
                                 if best is None or found.key < best.key:
                                     best = found
@@ -331,6 +334,7 @@ class Server:
     limit: int
     rate: float
     replica: Replica
+    peer: int = 0
 
 
 def _prefills(
@@ -341,6 +345,7 @@ def _prefills(
     weights: str,
     kv: str,
     tp: int,
+    peer: int,
     chunks: Sequence[int],
     link: float,
 ) -> list[Server]:
@@ -352,14 +357,14 @@ def _prefills(
         one = step(problem.model, kind.facts, engine.facts, weights, kv, tp)
         handoff: list[float] = []
         for new, whole in zip(load.new, load.whole, strict=True):
-            moved = (whole * m.token * tp + 60e6) / (0.72 * link * tp)
+            moved = (whole * m.token * tp + 60e6) / (0.72 * link * min(tp, peer))
             left = max(moved / math.ceil(new / chunk), moved - one.prefill(new, whole, chunk))
             handoff.append(max(left, handoff[-1] if handoff else left))
         replica = Replica(one, chunk, load, 2 * engine.facts.request_s.value, handoff)
         busy = largest(lambda u, r=replica: meets(problem, r.at("prefill", u), load, ("ttft",)), 1 - 1e-6)
         if busy > 0:
-            links = 1.0 / ((float(problem.demand.total_mean) * m.token * tp + 60e6) / (0.72 * link * tp))
-            out.append(Server(tp, chunk, 64, min(replica.at("prefill", busy).rate, links), replica))
+            links = 1.0 / ((float(problem.demand.total_mean) * m.token * tp + 60e6) / (0.72 * link * min(tp, peer)))
+            out.append(Server(tp, chunk, 64, min(replica.at("prefill", busy).rate, links), replica, peer))
     return out
 
 

@@ -144,7 +144,8 @@ class Seen:
     def itl_over(self, t: float) -> float:
         plain = _tail((t - self.gap) / max(self.gap_sd, 1e-9))
         longer = 1.0 - _below(self.stalls, self.stall_weights, t - self.gap)
-        return (1.0 - self.stalled) * plain + self.stalled * max(longer, plain)
+        share = min(1.2 * self.stalled, 1.0)
+        return (1.0 - share) * plain + share * max(longer, plain)
 
     def tpot_over(self, t: float, gaps: float) -> float:
         square = sum(w * ((a + b) / 2) ** 2 for w, a, b in zip(self.stall_weights, self.stalls, self.stalls[1:], strict=False))
@@ -216,7 +217,8 @@ class Replica:
         return min(together(prompts) / (prompts * together(1.0)), 1.0)
 
     def wait(self, service: float, busy: float) -> float:
-        return service * (self.load.arrival_cv2 + self.cv2) / (2.0 * max(1.0 - busy, 1e-9))
+        spread = (1 + self.cv2) * (self.load.arrival_cv2 + busy**2 * self.cv2) / (1 + busy**2 * self.cv2)
+        return service * spread / (2.0 * max(1.0 - busy, 1e-9))
 
     def decode(self, n: float) -> float:
         return self.step.decode(n, self.load.held)

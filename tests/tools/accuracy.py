@@ -124,31 +124,35 @@ def page() -> str:
     parts = [
         HEAD,
         "## Serving, dense models",
-        f"{len(pairs)} closed-loop runs. Absolute errors in per cent, mean / median; *left out* are predictions by fits that had not seen the "
-        "row's group (model x accelerator x engine).",
+        f"{len(pairs)} closed-loop runs. Absolute errors in per cent, mean / median; *left out* are predictions by fits that\n"
+        "had not seen the row's group (model x accelerator x engine).",
         *(f"{grouped(pairs, unseen, by)}" for by in ("all", "group", "engine", "accelerator", "weights", "concurrency")),
         f"Runs of InferenceX alone ({len(inference_x)} rows): "
-        + ", ".join(f"{NAMES[m]} {cell(inference_x, m)}" for m in SERVING) + ".",
+        + ", ".join(f"{NAMES[m]} {cell(inference_x, m)}" for m in SERVING)
+        + ".",
         "### Predicted against measured: TPOT",
         "One letter per run: s SGLang, v vLLM, t TensorRT-LLM; dots where both agree; logarithmic axes.",
         plot(pairs, "tpot_s"),
         "### Order",
-        "Pairs of runs that differ only in the thing named and whose measurements differ by more than 10 %, and how many of them the "
-        "prediction puts the same way round.",
+        "Pairs of runs that differ only in the thing named and whose measurements differ by more than 10 %, and how many of\n"
+        "them the prediction puts the same way round.",
         table(
             ("differ in", "metric", "pairs", "ordered rightly"),
             [(o.what, NAMES[o.metric], str(o.pairs), f"{o.right / o.pairs * 100:.1f} %") for o in orders if o.pairs],
         ),
         "### Bands",
-        "A prediction's band should hold 90 % of measurements. Its half-width is the conformal quantile of the left-out residuals of the "
-        "engine; what has no rows of its own is wider. How many measurements lie inside, for rows that the fit had not seen:",
+        "A prediction's band should hold 90 % of measurements. Its half-width is the conformal quantile of the left-out\n"
+        "residuals of the engine; what has no rows of its own is wider. How many measurements lie inside, of unseen rows:",
         table(
             ("rows", *(NAMES[m] for m in SERVING)),
-            [("left out", *(coverage(unseen, m) for m in SERVING)), ("TensorRT-LLM offline, never fitted", "", "", coverage(never, "output_tokens_per_s"))],
+            [
+                ("left out", *(coverage(unseen, m) for m in SERVING)),
+                ("TensorRT-LLM offline, never fitted", "", "", coverage(never, "output_tokens_per_s")),
+            ],
         ),
         "## Other published results",
-        "Single steps, whole batches and offline throughput, by engine and accelerator. The constants of llama.cpp, vLLM of 2023, MI300X and TPU v6e "
-        "were fitted to these rows; TensorRT-LLM's offline rows were not, but for those on B200.",
+        "Single steps, whole batches and offline throughput, by engine and accelerator. The constants of llama.cpp, vLLM of\n"
+        "2023, MI300X and TPU v6e were fitted to these rows; TensorRT-LLM's offline rows were not, but for those on B200.",
         other(tables),
         "## What is not used, and why",
         table(("rows", "reason"), reasons([serving, tables])),
@@ -165,7 +169,9 @@ def other(tables: Scored) -> str:
     rows = []
     for (engine, device), some in sorted(found.items()):
         for s in score(some):
-            rows.append((engine, device, NAMES[s.metric], str(s.rows), percent(s.mean), percent(s.median), f"{s.bias * 100:+.1f}"))
+            rows.append(
+                (engine, device, NAMES[s.metric], str(s.rows), percent(s.mean), percent(s.median), f"{s.bias * 100:+.1f}")
+            )
     return table(("engine", "accelerator", "metric", "rows", "mean %", "median %", "bias %"), rows)
 
 
@@ -183,38 +189,44 @@ HEAD = """# How accurate predictions are
 
 ## Method
 
-- **Rows** are facts with sources in `tests/data`: `serving.csv` (runs of aiconfigurator@095f58a5 silicon_sample.csv, dense models) and
-  `measured.csv` (TensorRT-LLM's performance pages, llama-bench tables, Splitwise's profile, ROCm's and sglang-jax's pages). Rows that contradict
-  each other or physics are kept and not used; the reasons stand below.
-- **Prediction**: `estimate`'s own replay of the closed loop by which such figures are measured: c users, 10c requests, lengths spread evenly
-  from 0.8 of nominal (InferenceX) or fixed, the first wave left out where the generator does.
+- **Rows** are facts with sources in `tests/data`: `serving.csv` (runs of aiconfigurator@095f58a5 silicon_sample.csv, dense
+  models) and `measured.csv` (TensorRT-LLM's performance pages, llama-bench tables, Splitwise's profile, ROCm's and
+  sglang-jax's pages). Rows that contradict each other or physics are kept and not used; the reasons stand below.
+- **Prediction**: `estimate`'s own replay of the closed loop by which such figures are measured: c users, 10c requests,
+  lengths spread evenly from 0.8 of nominal (InferenceX) or fixed, the first wave left out where the generator does.
 - **Throughput** of a closed loop is c * osl / (ttft + (osl - 1) * tpot), for measurements and predictions alike.
-- **Fit**: `tests/tools/refit.py`. Robust least squares on logarithms (pseudo-Huber; TPOT counts twice TTFT), lognormal priors. Priors of
-  one kind share a centre that is fitted with them, so that an engine or a device without rows gets what the others have in common.
+- **Fit**: `tests/tools/refit.py`. Robust least squares on logarithms (pseudo-Huber; TPOT counts twice TTFT), lognormal
+  priors. Priors of one kind share a centre that is fitted with them, so that an engine or a device without rows gets what
+  the others have in common.
 - **Left out**: the constants are fitted again without a group and the group's rows are replayed with them."""
 
 TAIL = """## Noise floor
 
-Runs of one configuration at the same engine version repeat within about 1 % (TPOT) and 3 % (TTFT); across versions the same configuration
-moves by 16 % and 18 % (median). No prediction that does not know the version can be better than that on rows of mixed versions.
+Runs of one configuration at the same engine version repeat within about 1 % (TPOT) and 3 % (TTFT); across versions the same
+configuration moves by 16 % and 18 % (median). No prediction that does not know the version can be better than that on rows
+of mixed versions.
 
 ## Groups that stay bad, and why
 
-- **Llama-3.1-8B on H100 under TensorRT-LLM 1.0.0rc3, TTFT**: above 64 users every request waits as if one slot fewer were there, and TP 4 and
-  TP 8 end at the same 36 requests/s: the front end is the limit, which the model does not have. These first tokens count a tenth in the fit.
-- **Qwen3-32B on H100 at TP 1 under SGLang 0.5.8**: about four of 16 requests run at a time, so less than half of the KV pool that SGLang's own
-  rule leaves was there. The queue, and with it TTFT and throughput, is missed by a factor.
-- **Llama-3.1-70B on H100 at TP 2 under vLLM, 64 users**: queueing begins where a bf16 cache would, reading costs what an fp8 cache does.
-- **Llama-3.1-70B on B200 under TensorRT-LLM, 1024/1024 tokens at TP 1 to 4**: first tokens take 1.8 to 3.7 times as long as with 1024/8192 tokens,
-  at the same prompt and less load.
-- **fp8 on H200 under vLLM at 32 users** is slower than at 16 and 64 by 10 %: a kernel's tile, which a share of the peak does not have.
+- **Llama-3.1-8B on H100 under TensorRT-LLM 1.0.0rc3, TTFT**: above 64 users every request waits as if one slot fewer were
+  there, and TP 4 and TP 8 end at the same 36 requests/s: the front end is the limit, which the model does not have. These
+  first tokens count a tenth in the fit.
+- **Qwen3-32B on H100 at TP 1 under SGLang 0.5.8**: about four of 16 requests run at a time, so less than half of the KV
+  pool that SGLang's own rule leaves was there. The queue, and with it TTFT and throughput, is missed by a factor.
+- **Llama-3.1-70B on H100 at TP 2 under vLLM, 64 users**: queueing begins where a bf16 cache would, reading costs what an
+  fp8 cache does.
+- **Llama-3.1-70B on B200 under TensorRT-LLM, 1024/1024 tokens at TP 1 to 4**: first tokens take 1.8 to 3.7 times as long as
+  with 1024/8192 tokens, at the same prompt and less load.
+- **fp8 on H200 under vLLM at 32 users** is slower than at 16 and 64 by 10 %: a kernel's tile, which a share of the peak
+  does not have.
 - **Prefill under llama.cpp**: one share of the peak per device and precision; small prompts reach less.
 
 ## What is not covered
 
-Mixture-of-experts, MLA and hybrid attention have no fit of their own and carry a wide band. Split serving, pipeline, expert and attention data
-parallelism, speculative decoding, multi-node replicas. L4, A10G, GH200, Gaudi, MI325X, MI355X, TPU v5e and v5p: no rows of dense models with all
-settings stated, so they stand on kernel tables or on start values, with a wider band. Engines without rows: Megatron, Mini-SGLang, JetStream."""
+Mixture-of-experts, MLA and hybrid attention have no fit of their own and carry a wide band. Split serving, pipeline, expert
+and attention data parallelism, speculative decoding, multi-node replicas. L4, A10G, GH200, Gaudi, MI325X, MI355X, TPU v5e
+and v5p: no rows of dense models with all settings stated, so they stand on kernel tables or on start values, with a wider
+band. Engines without rows: Megatron, Mini-SGLang, JetStream."""
 
 
 def main() -> int:

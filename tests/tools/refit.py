@@ -86,7 +86,10 @@ def jobs() -> list[Job]:
     llama_priors |= {"engine.llama-cpp.layer_s": Prior(15e-6, 0.5), "engine.llama-cpp.step_s": Prior(1e-3, 0.5)}
     old = {f"engine.vllm-2023.{c}": Prior(v, 0.8) for c, v in (("step_s", 1e-3), ("layer_s", 2.5e-4), ("sequence_s", 8e-6))}
     # Before CUDA graphs an all-reduce was launched from the host: 25 to 40 us against 2.6 to 5 (the eager rows of the tables).
-    old |= {"engine.vllm-2023.allreduce_latency_factor": Prior(9.0, 0.4), "engine.vllm-2023.allreduce_bandwidth_factor": Prior(1.0, 0.5)}
+    old |= {
+        "engine.vllm-2023.allreduce_latency_factor": Prior(9.0, 0.4),
+        "engine.vllm-2023.allreduce_bandwidth_factor": Prior(1.0, 0.5),
+    }
     mi300x = "accelerator.mi300x-192gb.gemm.fp8"
     tpu = "accelerator.tpu-v6e-32gb.gemm.bf16"
     jax = {f"engine.sglang-jax.{c}": Prior(v, 0.8) for c, v in (("step_s", 1e-3), ("layer_s", 15e-6), ("sequence_s", 8e-6))}
@@ -94,7 +97,12 @@ def jobs() -> list[Job]:
         Job("serving", [*serving, *summaries, *offline], serving_priors(), POOLS),
         Job("llama-cpp", llama, llama_priors, rounds=4),
         Job("vllm-2023", of("vllm-2023"), old, rounds=4),
-        Job("mi300x", of("vllm", "mi300x-192gb", "batch"), {f"{mi300x}.ew": Prior(0.85, 0.25), f"{mi300x}.ec": Prior(0.4, 0.25)}, rounds=4),
+        Job(
+            "mi300x",
+            of("vllm", "mi300x-192gb", "batch"),
+            {f"{mi300x}.ew": Prior(0.85, 0.25), f"{mi300x}.ec": Prior(0.4, 0.25)},
+            rounds=4,
+        ),
         Job("sglang-jax", of("sglang-jax"), {**jax, f"{tpu}.ew": Prior(0.85, 0.15), f"{tpu}.ec": Prior(0.59, 0.25)}, rounds=3),
     ]
 
@@ -154,7 +162,9 @@ def main() -> None:
         done = run(job)
         print(f"== {job.name}: {len(job.rows)} rows, {len(job.priors)} constants")
         for name, value in done.fit.values.items():
-            print(f"  {name} {value:.4g} +- {done.fit.errors[name]:.1%}, {done.fit.rows[name]} rows, told {done.fit.told[name]:.0%}")
+            print(
+                f"  {name} {value:.4g} +- {done.fit.errors[name]:.1%}, {done.fit.rows[name]} rows, told {done.fit.told[name]:.0%}"
+            )
         for label, pairs in (("in sample", done.after), ("left out", done.left_out)):
             for by in ("all", "group"):
                 for s in score(pairs, by):

@@ -25,7 +25,7 @@ SOURCES = {
     "silicon_sample.csv, and B200 offline rows of TensorRT-LLM; the error is the fit's standard deviation",
     "llama-cpp": "fit of tests/data (tests/tools/refit.py llama-cpp), XiongjieDai/GPU-Benchmarks-on-LLM-Inference, llama-bench",
     "vllm-2023": "fit of tests/data (tests/tools/refit.py vllm-2023), Mutinifni/splitwise-sim@8f99e7dc perf_model.csv",
-    "mi300x": "fit of tests/data (tests/tools/refit.py mi300x), ROCm/vllm@f8c9a385 docs/dev-docker, benchmark_latency of vLLM 0.9.1",
+    "mi300x": "fit of tests/data (tests/tools/refit.py mi300x), ROCm/vllm@f8c9a385 docs/dev-docker, vLLM 0.9.1 benchmark_latency",
     "sglang-jax": "fit of tests/data (tests/tools/refit.py sglang-jax), sgl-project/sglang-jax@cddbf6f1 cookbook, TPU v6e",
 }  # fmt: skip
 
@@ -46,7 +46,15 @@ def write(done: Any) -> None:
     if job == "serving":
         keep_left_out(done)
         for engine in SHARED:
-            _bands(engine, [p for p in done.left_out if p[0].engine == engine and not p[0].id.startswith("summary") and p[0].kind == "closed"], job)
+            _bands(
+                engine,
+                [
+                    p
+                    for p in done.left_out
+                    if p[0].engine == engine and not p[0].id.startswith("summary") and p[0].kind == "closed"
+                ],
+                job,
+            )
     elif job != "mi300x":
         _bands(job, done.left_out, job)
     if any(name.startswith("accelerator.") for name in fit.values):
@@ -68,7 +76,8 @@ def _source(file: Path, job: str) -> None:
 def _engine(engine: str, what: str, value: float, error: float, rows: int, job: str) -> None:
     file = CATALOG / "engines" / f"{engine}.yaml"
     _source(file, job)
-    node = f'{{value: {value:.3g}, fit_error: {error:.2g}, rows: {rows}, origin: fitted, date: "{DATES[job]}", source: refit_{job.replace("-", "_")}}}'
+    known = f'rows: {rows}, origin: fitted, date: "{DATES[job]}", source: refit_{job.replace("-", "_")}'
+    node = f"{{value: {value:.3g}, fit_error: {error:.2g}, {known}}}"
     _replace(file, rf"^{what}: \{{value.*\}}$", f"{what}: {node}")
 
 
@@ -81,13 +90,14 @@ def _share(file: Path, pair: str, which: str, value: float, error: float, rows: 
     shares[which] = round(value, 3)
     old = re.search(r"fit_error: ([0-9.e-]+)", line)
     shown = error if which == "ew" else float(old.group(1)) if old else error
-    node = f"{{ew: {shares['ew']:.3f}, ec: {shares['ec']:.3f}, fit_error: {shown:.2g}, rows: {rows}, origin: fitted, source: refit_{job.replace('-', '_')}}}"
+    known = f"rows: {rows}, origin: fitted, source: refit_{job.replace('-', '_')}"
+    node = f"{{ew: {shares['ew']:.3f}, ec: {shares['ec']:.3f}, fit_error: {shown:.2g}, {known}}}"
     _replace(file, re.escape(line), f"  {pair}: {node}")
 
 
 def _bands(engine: str, left_out: list[Any], job: str) -> None:
     file = CATALOG / "engines" / f"{engine}.yaml"
-    line = "  left_out: half-width that holds 90 % of the rows that the fit had not seen (one model x device x engine group left out at a time)\n"
+    line = "  left_out: half-width that holds 90 % of rows unseen by the fit (groups of model, device and engine left out)\n"
     text = file.read_text("utf-8")
     if "  left_out: " not in text:
         file.write_text(text.replace("\nsources:\n", f"\nsources:\n{line}", 1), "utf-8")
@@ -99,7 +109,11 @@ def _bands(engine: str, left_out: list[Any], job: str) -> None:
         width = half_width(left_out, column)  # type: ignore[arg-type]
         count = sum(column in r.measured for r, _ in left_out)
         if math.isfinite(width):
-            _replace(file, rf"^  {metric}: \{{value.*\}}$", f"  {metric}: {{value: {width:.3f}, rows: {count}, origin: fitted, source: left_out}}")
+            _replace(
+                file,
+                rf"^  {metric}: \{{value.*\}}$",
+                f"  {metric}: {{value: {width:.3f}, rows: {count}, origin: fitted, source: left_out}}",
+            )
 
 
 def _replace(file: Path, pattern: str, line: str) -> None:
@@ -144,8 +158,6 @@ def scale() -> None:
                     _replace(file, re.escape(line), new)
                 else:
                     raise SystemExit(f"{device} {precision} is {old.origin}, not scaled")
-
-
 
 
 def keep_left_out(done: Any) -> None:

@@ -41,17 +41,25 @@ def loose(truth: dict[str, float]) -> dict[str, fit.Prior]:
     return {name: fit.Prior(value * 1.5, 10.0) for name, value in truth.items()}
 
 
-DECODES = [decode(m, u, tp) for m in ("meta-llama/Llama-3.1-70B", "meta-llama/Llama-3.1-8B") for u in (1, 16, 64) for tp in (1, 2, 8)]
+DECODES = [
+    decode(m, u, tp) for m in ("meta-llama/Llama-3.1-70B", "meta-llama/Llama-3.1-8B") for u in (1, 16, 64) for tp in (1, 2, 8)
+]
 DECODES = [r for r in DECODES if r.tp > 1 or "8B" in r.model]
 
 
 @pytest.mark.parametrize(
     ("engine", "accelerator", "weights", "isl", "osl"),
-    [("vllm", "h100-sxm-80gb", "fp8", 1024, 1024), ("sglang", "h100-sxm-80gb", "bf16", 2048, 256), ("vllm", "b200-sxm-180gb", "nvfp4", 1000, 100)],
+    [
+        ("vllm", "h100-sxm-80gb", "fp8", 1024, 1024),
+        ("sglang", "h100-sxm-80gb", "bf16", 2048, 256),
+        ("vllm", "b200-sxm-180gb", "nvfp4", 1000, 100),
+    ],
 )
 def test_a_row_is_predicted_as_estimate_does(engine: str, accelerator: str, weights: str, isl: int, osl: int) -> None:
     shortest, warm = (0.8, False) if (isl, osl) == (1024, 1024) else (1.0, isl == 1000)
-    row = closed(16, 4, engine=engine, accelerator=accelerator, weights=weights, kv="bf16", isl=isl, osl=osl, shortest=shortest, warm=warm)
+    row = closed(
+        16, 4, engine=engine, accelerator=accelerator, weights=weights, kv="bf16", isl=isl, osl=osl, shortest=shortest, warm=warm
+    )
     found = predict(row)
     request = EstimateRequest(
         model=row.model, accelerator=accelerator, engine=engine, tp=4, weights=weights, kv="bf16", batch=16, isl=isl, osl=osl
@@ -125,13 +133,16 @@ def test_what_rows_of_one_depth_cannot_tell() -> None:
 
 
 def test_a_constant_that_no_row_has_is_refused() -> None:
-    with pytest.raises(SpecError, match="no row depends on engine.sglang.step_s") as caught:
+    with pytest.raises(SpecError, match=r"no row depends on engine\.sglang\.step_s") as caught:
         fit.fit(DECODES, ["engine.sglang.step_s"])
     assert STEP in caught.value.diagnostics[0].hint
 
 
 def test_every_constant_of_a_row_has_a_value_and_a_range() -> None:
-    for row in (closed(), closed(engine="llama-cpp", accelerator="l40s-48gb", weights="int4", kv="bf16", tp=1, model="llama-3-8b")):
+    for row in (
+        closed(),
+        closed(engine="llama-cpp", accelerator="l40s-48gb", weights="int4", kv="bf16", tp=1, model="llama-3-8b"),
+    ):
         s = setting(row)
         for name in names_of(s):
             low, high = physical_range(name) or (math.inf, 0.0)
@@ -184,9 +195,15 @@ def test_no_prediction_is_below_the_ideal() -> None:
         ("kind: Calibration\napiVersion: servegen/v1\nconstants: {}\n", "is no calibration"),
         ("{", "does not parse"),
         ("- 1\n", "no mapping"),
-        ("apiVersion: servegen/v1alpha1\nkind: Calibration\nconstants: {engine.vllm.speed: {value: 1}}\n", "there is no constant"),
+        (
+            "apiVersion: servegen/v1alpha1\nkind: Calibration\nconstants: {engine.vllm.speed: {value: 1}}\n",
+            "there is no constant",
+        ),
         ("apiVersion: servegen/v1alpha1\nkind: Calibration\nconstants: {engine.vllm.step_s: {value: fast}}\n", "has no value"),
-        (f"apiVersion: servegen/v1alpha1\nkind: Calibration\nconstants: {{{EW}: {{value: 1.2, fit_error: 0.1, rows: 3}}}}\n", "physical range"),
+        (
+            f"apiVersion: servegen/v1alpha1\nkind: Calibration\nconstants: {{{EW}: {{value: 1.2, fit_error: 0.1, rows: 3}}}}\n",
+            "physical range",
+        ),
     ],
 )
 def test_a_calibration_file_that_is_none(tmp_path: Path, text: str, why: str) -> None:
@@ -213,7 +230,9 @@ def pairs(*ratios: float) -> list[score.Pair]:
 def test_scores() -> None:
     (s,) = score.score(pairs(1.1, 0.8, 1.0, 1.0))
     assert (s.rows, s.mean, s.median, s.bias) == (4, pytest.approx(0.075), pytest.approx(0.05), pytest.approx(-0.025))
-    assert [g.group for g in score.score([*pairs(1.0), (closed(64, measured={"tpot_s": 1.0}), {"tpot_s": 2.0})], "concurrency")] == [
+    assert [
+        g.group for g in score.score([*pairs(1.0), (closed(64, measured={"tpot_s": 1.0}), {"tpot_s": 2.0})], "concurrency")
+    ] == [
         "1-8",
         "33-128",
     ]

@@ -17,7 +17,9 @@ SGLANG = {
     "random_output_len": 512, "random_range_ratio": 0.8, "duration": 60.0, "completed": 160, "total_input_tokens": 147456,
     "total_output_tokens": 73728, "output_throughput": 1228.8, "mean_ttft_ms": 120.5, "median_ttft_ms": 110.0,
     "mean_tpot_ms": 11.0, "mean_itl_ms": 11.1,
-    "server_info": {"model_path": "meta-llama/Llama-3.1-8B-Instruct", "tp_size": 4, "version": "0.5.10", "kv_cache_dtype": "fp8_e4m3"},
+    "server_info": {
+        "model_path": "meta-llama/Llama-3.1-8B-Instruct", "tp_size": 4, "version": "0.5.10", "kv_cache_dtype": "fp8_e4m3",
+    },
 }  # fmt: skip
 VLLM = {
     "date": "20260401-101010", "backend": "vllm", "model_id": "meta-llama/Llama-3.1-8B-Instruct", "num_prompts": 320, "tp": "8",
@@ -38,7 +40,10 @@ AIPERF = {
 GUIDELLM = {
     "benchmarks": [
         {
-            "config": {"strategy": {"type_": "concurrent", "streams": 8}, "backend": {"model": "meta-llama/Llama-3.1-8B-Instruct"}},
+            "config": {
+                "strategy": {"type_": "concurrent", "streams": 8},
+                "backend": {"model": "meta-llama/Llama-3.1-8B-Instruct"},
+            },
             "request_totals": {"successful": 80},
             "metrics": {
                 "time_to_first_token_ms": {"successful": {"mean": 70.0}},
@@ -48,7 +53,10 @@ GUIDELLM = {
                 "output_token_count": {"successful": {"mean": 128.0}},
             },
         },
-        {"config": {"strategy": {"type_": "constant", "rate": 2.0}}, "metrics": {"time_to_first_token_ms": {"successful": {"mean": 70.0}}}},
+        {
+            "config": {"strategy": {"type_": "constant", "rate": 2.0}},
+            "metrics": {"time_to_first_token_ms": {"successful": {"mean": 70.0}}},
+        },
     ]
 }
 CSV = """Metric,avg,min,max,p99,p95,p90,p75,p50,p25
@@ -70,7 +78,13 @@ def one(document: object, **given: object) -> Row:
 
 def test_sglang() -> None:
     row = one(SGLANG)
-    assert (row.engine, row.version, row.model, row.tp, row.kv) == ("sglang", "0.5.10", "meta-llama/Llama-3.1-8B-Instruct", 4, "fp8")
+    assert (row.engine, row.version, row.model, row.tp, row.kv) == (
+        "sglang",
+        "0.5.10",
+        "meta-llama/Llama-3.1-8B-Instruct",
+        4,
+        "fp8",
+    )
     assert (row.isl, row.osl, row.shortest, row.concurrency) == (1024, 512, 0.8, 16)
     assert row.measured == pytest.approx({"ttft_s": 0.1205, "tpot_s": 0.011, "output_tokens_per_s": 1228.8})
     assert (row.accelerator, row.weights) == ("H100", "fp8")
@@ -85,7 +99,13 @@ def test_sglang_appends_lines() -> None:
 
 def test_vllm_says_what_its_metadata_says() -> None:
     row = one(VLLM)
-    assert (row.engine, row.model, row.tp, row.concurrency, row.requests) == ("vllm", "meta-llama/Llama-3.1-8B-Instruct", 8, 32, 320)
+    assert (row.engine, row.model, row.tp, row.concurrency, row.requests) == (
+        "vllm",
+        "meta-llama/Llama-3.1-8B-Instruct",
+        8,
+        32,
+        320,
+    )
     assert (row.isl, row.osl, row.date) == (1000, 100, "20260401")
 
 
@@ -127,8 +147,8 @@ def test_what_is_missing_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("{\"a\": 1}", "result of no benchmark"),
-        ("{\"a\": 1}\n{oops", "no JSON"),
+        ('{"a": 1}', "result of no benchmark"),
+        ('{"a": 1}\n{oops', "no JSON"),
         ("a,b\n1,2\n", "no table"),
         ("[1, 2]", "holds no results"),
         (json.dumps({**SGLANG, "completed": "many"}), "another type"),

@@ -320,17 +320,12 @@ def test_a_slow_fabric_limits_what_a_split_carries() -> None:
     assert slow.prediction.load_rate * moved_per_request <= links
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="vLLM renders no manifests yet, so refusal() lets its TP span nodes, at the speed of links that end at the node",
-)
 def test_tensor_parallelism_does_not_span_nodes_at_nvlink_speed() -> None:
     stated = {"constraints": "{engines: [vllm], tp: [8]}", "pool": "[{accelerator: h100, nodes: 2, perNode: 4}]"}
     with pytest.raises(InfeasibleError):
         solved(stated)
 
 
-@pytest.mark.xfail(strict=True, reason="the hand-off runs at the prefill server's links even where the decode server has fewer")
 def test_a_narrow_decode_server_slows_the_hand_off() -> None:
     """8 links on one side and 1 on the other move no faster than 1."""
     stated = {

@@ -149,9 +149,6 @@ def test_a_closed_loop_obeys_littles_law(load: str, bounds: str, topology: str, 
     assert plan.prediction.output_tokens_per_second / question.demand.osl_mean * cycle == pytest.approx(question.load, rel=0.02)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="Pair._closes bounds the loop's rate from idle times, _turning then finds it half a per cent faster"
-)
 def test_a_split_closed_loop_keeps_its_utilization() -> None:
     question = problem(traffic=LOADS["concurrency"], constraints="{topology: disaggregated}")
     assert all(r.utilization <= question.utilization * (1 + 1e-9) for r in solve(question).choice.roles)
@@ -285,7 +282,6 @@ def test_a_lower_rate_never_costs_more_with_a_bound_on_whole_requests() -> None:
     assert costs[0] <= costs[1] < math.inf
 
 
-@pytest.mark.xfail(strict=True, reason="counts.grid stops 12 servers beyond the least, and calls what needs more infeasible")
 def test_a_bound_on_whole_requests_may_need_many_more_servers_than_the_rate() -> None:
     """39 prefill and 14 decode servers of 128 keep it; the rate alone needs 14 and 6."""
     question = problem(
