@@ -56,7 +56,7 @@ def itl_exceeds(p: Point, t: Array) -> Array:
     share = np.minimum(STALL_GUARD * p.stall_share, 1.0)
     plain = _normal_tail((t - p.gap_s) / np.maximum(p.gap_sd_s, 1e-9))
     stalled = 1.0 - _below(p.stall_edges_s, p.stall_weights, t - p.gap_s)
-    return (1.0 - share) * plain + share * np.maximum(stalled, plain)
+    return np.asarray((1.0 - share) * plain + share * np.maximum(stalled, plain))
 
 
 def itl_mean(p: Point) -> Array:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-405b, plan 6a8a0f6983f6ed20. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-405b, plan 822ca0eb6bc6906c. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-405b on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -15,10 +15,10 @@ exec python3 -m sglang.launch_server \
   --kv-cache-dtype bfloat16 \
   --context-length 8192 \
   --mem-fraction-static 0.873 \
-  --max-running-requests 45 \
+  --max-running-requests 38 \
   --chunked-prefill-size 512 \
   --max-prefill-tokens 512 \
-  --cuda-graph-max-bs-decode 45 \
+  --cuda-graph-max-bs-decode 38 \
   --schedule-policy fcfs \
   --enable-metrics \
   "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-70b-chat, plan c69d4f48e097773e. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-70b-chat, plan 83dc0247d4ae405c. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-70b-chat on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -15,11 +15,11 @@ exec python3 -m sglang.launch_server \
   --quantization fp8 \
   --kv-cache-dtype bfloat16 \
   --context-length 13312 \
-  --mem-fraction-static 0.873 \
-  --max-running-requests 40 \
-  --chunked-prefill-size 1024 \
-  --max-prefill-tokens 1024 \
-  --cuda-graph-max-bs-decode 40 \
+  --mem-fraction-static 0.686 \
+  --max-running-requests 32 \
+  --chunked-prefill-size 16384 \
+  --max-prefill-tokens 16384 \
+  --cuda-graph-max-bs-decode 32 \
   --schedule-policy fcfs \
   --enable-metrics \
   "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-8b-l40s, plan 43d2406f464295bf. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-8b-l40s, plan 3d99cc5b696fbe10. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-8b-l40s on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -16,10 +16,10 @@ exec python3 -m sglang.launch_server \
   --kv-cache-dtype bfloat16 \
   --context-length 9216 \
   --mem-fraction-static 0.952 \
-  --max-running-requests 26 \
+  --max-running-requests 23 \
   --chunked-prefill-size 512 \
   --max-prefill-tokens 512 \
-  --cuda-graph-max-bs-decode 26 \
+  --cuda-graph-max-bs-decode 23 \
   --schedule-policy lpm \
   --enable-metrics \
   "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for qwen3-235b-h200, plan 1adf97cdcc3b7e96. Change the spec: an edit here is lost with the next build.
+# Written by servegen for qwen3-235b-h200, plan 4836d5cd1e2d8169. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of qwen3-235b-h200 on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -14,11 +14,11 @@ exec python3 -m sglang.launch_server \
   --dtype auto \
   --kv-cache-dtype bfloat16 \
   --context-length 19456 \
-  --mem-fraction-static 0.905 \
-  --max-running-requests 110 \
-  --chunked-prefill-size 8192 \
-  --max-prefill-tokens 8192 \
-  --cuda-graph-max-bs-decode 110 \
+  --mem-fraction-static 0.819 \
+  --max-running-requests 109 \
+  --chunked-prefill-size 16384 \
+  --max-prefill-tokens 16384 \
+  --cuda-graph-max-bs-decode 109 \
   --schedule-policy fcfs \
   --enable-metrics \
   "$@"
