@@ -86,13 +86,15 @@ def plan(result: Result) -> Result:
 
 def render(result: Result) -> Result:
     """The plan to files: what the engine's templates give, the page for reviewers and the lock."""
+    from servegen.engines.registry import overridden
     from servegen.render.bundle import render
     from servegen.render.environment import Environment
     from servegen.report.markdown import TEMPLATE, plan_markdown
 
     chosen = _made(result.plan, "plan")
     bundle = render(chosen, result.templates)
-    page = plan_markdown(chosen, Environment(result.templates), bundle.files)
+    replaced = overridden(chosen) if bundle.files else ()
+    page = plan_markdown(chosen, Environment(result.templates), bundle.files, replaced)
     files = {**bundle.files, "PLAN.md": page, "plan.lock.json": dumps(chosen)}
     return replace(result, bundle=replace(bundle, files=files, templates={**bundle.templates, "PLAN.md": TEMPLATE}))
 

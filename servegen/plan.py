@@ -16,8 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-FORMAT = "servegen.plan/v1alpha1"
-
 RoleName = Literal["serve", "prefill", "decode"]
 Topology = Literal["aggregated", "disaggregated"]
 T = TypeVar("T")

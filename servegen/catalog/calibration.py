@@ -6,7 +6,6 @@ A constant is named by where it stands: ``engine.vllm.step_s``, ``accelerator.h1
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -37,11 +36,10 @@ BAND_METRICS = ("ttft", "itl", "throughput")
 
 @dataclass(frozen=True)
 class Calibration:
-    """Constants by name. ``bands`` are relative errors by engine and metric; ``sha256`` is that of the file."""
+    """Constants by name. ``bands`` are half-widths by engine and metric."""
 
     constants: Mapping[str, Constant]
     bands: Mapping[str, Mapping[str, Constant]] = field(default_factory=dict)
-    sha256: str = ""
 
     def engine(self, facts: EngineFacts) -> EngineFacts:
         """The engine with these constants in place of the catalogue's."""
@@ -134,7 +132,7 @@ def load_calibration(path: Path) -> Calibration:
         bands[engine] = {m: _constant(f"bands.{engine}.{m}", v, where) for m, v in _mapping(node, engine, where).items()}
         if not set(bands[engine]) <= set(BAND_METRICS):
             raise CatalogError(Diagnostic("calibration-file", f"bands.{engine} has other metrics than {BAND_METRICS}", where))
-    return Calibration(constants, bands, hashlib.sha256(data).hexdigest())
+    return Calibration(constants, bands)
 
 
 def _mapping(node: object, name: str, where: Where) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from servegen.plan import Plan, PoolPlan, Role
+from servegen.units import format_gib
 
 GIB = 2**30
 
@@ -46,7 +47,7 @@ class PodSize:
 
 def gib(size_bytes: float) -> str:
     """A Kubernetes quantity of at least ``size_bytes``, in whole Gi."""
-    return f"{max(1, math.ceil(size_bytes / GIB))}Gi"
+    return format_gib(max(size_bytes, 1.0))
 
 
 def mib(size_bytes: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from servegen.plan import Plan
@@ -23,8 +23,13 @@ class TemplateEnvironment(Protocol):
     def render(self, name: str, context: Mapping[str, Any]) -> str: ...
 
 
-def plan_markdown(plan: Plan, env: TemplateEnvironment, files: Collection[str] | None = None) -> str:
-    """The page. ``files`` are the paths that were rendered beside it; None where nothing was (``plan -o markdown``)."""
+def plan_markdown(
+    plan: Plan, env: TemplateEnvironment, files: Collection[str] | None = None, replaced: Sequence[str] = ()
+) -> str:
+    """The page. ``files`` are the paths that were rendered beside it; None where nothing was (``plan -o markdown``).
+
+    ``replaced`` are the planned flags that the overrides changed, which only the engine knows.
+    """
     rendered = None if files is None else sorted(files)
     scripts = [path for path in rendered or () if path.startswith("launch/")]
     context = {
@@ -47,7 +52,7 @@ def plan_markdown(plan: Plan, env: TemplateEnvironment, files: Collection[str] |
         "pareto": view.pareto(plan),
         "searched": count(plan.searched),
         "rejected": view.rejected(plan.rejected),
-        "overrides": view.overrides(plan),
+        "overrides": view.overrides(plan, replaced),
         "replays": view.replays(plan),
         "notes": view.notes(plan),
         "kustomize": "kubernetes/kustomization.yaml" in (rendered or ()),

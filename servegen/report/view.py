@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from servegen.plan import Band, Plan, Quantiles, Role, TrafficPlan
 from servegen.report.blocks import Table, table
@@ -220,11 +220,12 @@ def rejected(counts: Mapping[str, int]) -> Table:
     return table(("rejected because", "candidates"), [(one_line(reason), count(n)) for reason, n in ordered])
 
 
-def overrides(plan: Plan) -> tuple[str, ...]:
-    """One line per value that the spec's overrides put in place of ours."""
+def overrides(plan: Plan, replaced: Sequence[str] = ()) -> tuple[str, ...]:
+    """One line per value that the spec's overrides put in place of ours; ``replaced`` says it of flags that are known."""
     deploy = plan.deploy
-    lines = [f"argument {name} = {value}" for name, value in sorted(deploy.args.items())]
-    lines += [f"environment {name} = {value}" for name, value in sorted(deploy.env.items())]
+    stated = [f"argument {name} = {value}" for name, value in sorted(deploy.args.items())]
+    stated += [f"environment {name} = {value}" for name, value in sorted(deploy.env.items())]
+    lines = list(replaced) or stated
     lines += [f"patch {name}" for name, _ in deploy.patches]
     return tuple(one_line(line) for line in lines)
 

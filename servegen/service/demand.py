@@ -39,7 +39,6 @@ class Demand:
     node_weights: Array
     uncached_mean: float
     total_mean: float
-    total_longest: float
     osl_edges: Array
     osl_mean: float
     osl_longest: float
@@ -71,7 +70,6 @@ def demand(workload: Workload, bounded: bool = True) -> Demand:
         node_weights=weights,
         uncached_mean=uncached.mean,
         total_mean=workload.isl.mean,
-        total_longest=float(workload.isl.longest),
         osl_edges=_edges(osl),
         osl_mean=osl.mean,
         osl_longest=float(osl.longest),

@@ -70,7 +70,7 @@ class Replica:
         # A cached block is kept in the layers that see everything; a window's part stays with the sequence.
         self._block_bytes = cache.block_tokens * model.token_bytes if cache is not None else 0.0
         self._noted_s = 0.0  # since when the queue has its present length
-        self._start_s = self._end_s = self._first_s = self._slope_s = 0.0
+        self._start_s = self._first_s = self._slope_s = 0.0
         self._steps = 0
 
     # -- what happens to it ------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ class Replica:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _begin(self, state: int, now: float, end: float) -> None:
-        self._state, self._start_s, self._end_s = state, now, end
+        self._state, self._start_s = state, now
         self._wake(end, self)
 
     def _cut(self, now: float) -> None:

@@ -165,10 +165,6 @@ class Result:
     e2e_s: Floats
     gap_bins: Floats
 
-    def gap_quantile(self, probability: float) -> float:
-        """Quantile of the gaps between tokens, seconds."""
-        return binned_quantile(self.gap_bins, probability) if self.itl.mean == self.itl.mean else float("nan")
-
 
 @dataclass(frozen=True)
 class RequestBound:

@@ -14,8 +14,6 @@ from servegen.solve.problem import EngineOption, Kind, Problem
 from servegen.solve.space import Rows
 
 Array = NDArray[np.float64]
-#: More than one second of anything that is compared: sorts behind every real value.
-NEVER = float("inf")
 
 
 @dataclass(frozen=True)

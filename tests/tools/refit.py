@@ -1,4 +1,4 @@
-"""The constants of the catalogue, fitted anew to tests/data: `python tests/tools/refit.py [--write]`.
+"""The constants of the catalogue, fitted anew to tests/data: `python -m tests.tools.refit [NAMES] [--write]`.
 
 Five fits, each of an engine's or a device's own rows: the three serving engines on Hopper and Blackwell together, llama.cpp,
 vLLM of 2023, MI300X under vLLM, and TPU v6e under sglang-jax. Efficiencies of pairs (device, precision) without rows follow

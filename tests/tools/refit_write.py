@@ -45,16 +45,12 @@ def write(done: Any) -> None:
             _share(CATALOG / folder / f"{id}.yaml", ".".join(pair), which, value, error, rows, job)
     if job == "serving":
         keep_left_out(done)
+        closed = [p for p in done.left_out if p[0].kind == "closed" and not p[0].id.startswith("summary")]
         for engine in SHARED:
-            _bands(
-                engine,
-                [
-                    p
-                    for p in done.left_out
-                    if p[0].engine == engine and not p[0].id.startswith("summary") and p[0].kind == "closed"
-                ],
-                job,
-            )
+            own = [p for p in closed if p[0].engine == engine]
+            # One group says how that group scatters, not how far another one lies from it.
+            one_group = len({p[0].group for p in own}) == 1
+            _bands(engine, [p for p in closed if p[0].weight.get("ttft_s", 1.0) == 1.0] if one_group else own, job)
     elif job != "mi300x":
         _bands(job, done.left_out, job)
     if any(name.startswith("accelerator.") for name in fit.values):

@@ -133,4 +133,4 @@ def test_a_band_is_wider_where_less_is_known() -> None:
 
 @pytest.mark.slow
 def test_the_page_on_accuracy_is_current() -> None:
-    assert (ROOT / "docs" / "accuracy.md").read_text("utf-8") == accuracy.page(), "python tests/tools/accuracy.py writes it anew"
+    assert (ROOT / "docs" / "accuracy.md").read_text("utf-8") == accuracy.page(), "python -m tests.tools.accuracy writes it anew"
