@@ -17,6 +17,7 @@ from servegen.errors import Fix, InfeasibleError
 from servegen.service import latency, size
 from servegen.service.disciplines import DISCIPLINES
 from servegen.service.size import Bound, Slo
+from servegen.solve.bands import pessimism
 from servegen.solve.candidate import Block
 from servegen.solve.problem import EngineOption, Kind, Problem, WeightOption
 from servegen.solve.space import occupancy
@@ -111,7 +112,7 @@ def _together(problem: Problem, blocks: list[Block]) -> tuple[str, str, str]:
 
 
 def _idle(problem: Problem, block: Block, bound: Bound) -> list[float]:
-    """A bounded statistic of an idle replica, for every row whose weights fit; none where another role answers for it."""
+    """A bounded statistic of an idle replica at the confidence that is asked, for every row whose weights fit; none where another role answers for it."""
     answers = {"prefill": START, "decode": GAPS}.get(block.discipline)
     if answers is not None and bound.metric not in answers:
         return []
@@ -123,7 +124,8 @@ def _idle(problem: Problem, block: Block, bound: Bound) -> list[float]:
     else:
         probability = bound.probability + (size.SLOT_WAIT if bound.metric in ("ttft", "e2e") else 0.0)
         values = latency.quantile(lambda t: size.exceeds(bound.metric, p, d, t), probability, len(block.rows))
-    return [float(v) for v in values[fits]]
+    factor = pessimism(problem, block.engine.facts, block.kind.facts).get(bound.metric, 1.0)
+    return [float(v) * factor for v in values[fits]]
 
 
 def _fixes(problem: Problem) -> Iterator[Fix]:

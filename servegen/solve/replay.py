@@ -49,6 +49,8 @@ class Subject:
     model: ModelFacts
     workload: Workload
     attainment: float
+    engine: EngineFacts
+    accelerators: tuple[AcceleratorFacts, ...]  # one for each role
 
 
 @dataclass(frozen=True)
@@ -76,19 +78,26 @@ class Verdict:
 
 
 def of_problem(problem: Problem, plan: Plan) -> Subject:
-    """A plan that was just solved."""
-    return Subject(plan, problem.model, problem.workload, problem.slo.attainment)
+    """A plan that was just solved, with the very facts of its problem."""
+    engine = next(e.facts for e in problem.engines if e.facts.id == plan.choice.engine)
+    accelerators = tuple(problem.pool[role.pool].facts for role in plan.choice.roles)
+    return Subject(plan, problem.model, problem.workload, problem.slo.attainment, engine, accelerators)
 
 
 def of_lock(plan: Plan) -> Subject:
-    """A plan from its lock. CatalogError when the catalogue does not know its model (one that came from a file)."""
+    """A plan from its lock. CatalogError when the catalogue does not know its model, or not its constants (both from files)."""
+    if "deploy.calibration" in plan.inputs:
+        hint = "simulate the spec instead: it names the calibration file"
+        raise CatalogError(Diagnostic("own-constants", "the plan was made with constants of its own", hint=hint))
     try:
         model = resolve_model(plan.model.id)
     except CatalogError as error:
         hint = "simulate the spec instead: it names the model's file"
         raise CatalogError(Diagnostic("unknown-model", f"the catalogue has no model {plan.model.id!r}", hint=hint)) from error
     attainment = plan.spec.get("spec", {}).get("slo", {}).get("attainment") if plan.spec else None
-    return Subject(plan, model, _workload(plan), math.nan if attainment is None else float(attainment))
+    engine = resolve_engine(plan.choice.engine)
+    accelerators = tuple(resolve_accelerator(role.accelerator) for role in plan.choice.roles)
+    return Subject(plan, model, _workload(plan), math.nan if attainment is None else float(attainment), engine, accelerators)
 
 
 def _workload(plan: Plan) -> Workload:
@@ -121,12 +130,12 @@ def _lengths(mean: float, p95: float) -> Lengths:
 
 def deployment(subject: Subject, extra: int = 0, policy: str = "round-robin", hashed: bool = False) -> Deployment:
     """The plan's replicas without its spares, and ``extra`` more of the first role. ``hashed`` requests use the prefix cache."""
-    plan, engine = subject.plan, resolve_engine(subject.plan.choice.engine)
+    plan, engine = subject.plan, subject.engine
     pools = []
     handoff = Handoff(0.0, 0.0)
     split = plan.choice.topology == "disaggregated"
     for index, role in enumerate(plan.choice.roles):
-        accelerator = resolve_accelerator(role.accelerator)
+        accelerator = subject.accelerators[index]
         lowered = lower(subject.model, engine, [Config(accelerator, role.weights, role.kv, role.tp)])
         memory = lowered.memory
         page = PAGE_TOKENS.get(engine.id, 1)

@@ -37,9 +37,9 @@ def killed(spec: str, out: Path, rng: random.Random, whole_s: float) -> dict[str
     if writing:
         while not staged(out) - before and not ended(child):
             time.sleep(0.0002)
-        time.sleep(rng.uniform(0, 0.1 * whole_s))
+        time.sleep(rng.uniform(0, 0.3 * whole_s))
     else:
-        time.sleep(rng.uniform(0, whole_s))
+        time.sleep(rng.uniform(0, 1.3 * whole_s))
     early = not ended(child)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
