@@ -112,7 +112,10 @@ def _together(problem: Problem, blocks: list[Block]) -> tuple[str, str, str]:
 
 
 def _idle(problem: Problem, block: Block, bound: Bound) -> list[float]:
-    """A bounded statistic of an idle replica at the confidence that is asked, for every row whose weights fit; none where another role answers for it."""
+    """A bounded statistic of an idle replica at the confidence that is asked, for every row whose weights fit.
+
+    None where another role answers for it.
+    """
     answers = {"prefill": START, "decode": GAPS}.get(block.discipline)
     if answers is not None and bound.metric not in answers:
         return []
