@@ -105,9 +105,20 @@ class PoolEntry(Section):
     tolerations: tuple[Toleration, ...] | None = Field(None, description="Tolerations of the pods.")
 
 
+#: Prefill and decode may stand on different entries, so that the search grows with the square of their number.
+MOST_KINDS = 16
+
+
 class Hardware(Section):
     """Nodes by their kind."""
 
     pool: tuple[PoolEntry, ...] = Field(
         min_length=1, description="The nodes there are; several kinds may stand in one pool."
     )
+
+    @model_validator(mode="after")
+    def _rules(self) -> Hardware:
+        if len(self.pool) > MOST_KINDS:
+            message = f"{len(self.pool)} entries, and a pool has at most {MOST_KINDS}"
+            refuse([Finding("pool", "out-of-range", message, "state nodes of the same kind as one entry")])
+        return self
