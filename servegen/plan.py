@@ -134,6 +134,7 @@ class Prediction:
     band: Mapping[str, Band]
     floor: Mapping[str, float]  # ideal roofline: prefill_time_s, step_time_s
     extrapolated: tuple[str, ...]  # constants without a fit of their own, by the rule that gave them
+    bounds: Mapping[str, float] = field(default_factory=dict)  # what each bound of the SLO is predicted to come to
 
 
 @dataclass(frozen=True)

@@ -128,6 +128,7 @@ def _memory(sheet: Sheet) -> MemoryRule:
     rule = {str(name): value for name, value in sheet.figures("memory").items()}
     names = {
         "context_bytes", "usable_share", "setup_bytes", "setup_parallel_bytes", "handoff_bytes", "per_chunk_token_bytes",
+        "least_chunk_tokens",
         "per_device_bytes", "per_graph_sequence_bytes", "floor_bytes", "floor_above_bytes", "weights_overhead", "kv_reserve_osl",
     }  # fmt: skip
     if rule.keys() != names:

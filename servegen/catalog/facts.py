@@ -203,6 +203,7 @@ class MemoryRule:
     setup_parallel_bytes: float
     handoff_bytes: float
     per_chunk_token_bytes: float
+    least_chunk_tokens: float  # a smaller chunk is reserved for like this one
     per_device_bytes: float
     per_graph_sequence_bytes: float
     floor_bytes: float

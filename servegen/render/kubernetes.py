@@ -333,8 +333,10 @@ def _router_rights(c: Context) -> list[ObjectView]:
 
 def _claim(c: Context) -> ClaimView:
     cache = c.plan.deploy.cache
-    # Even one replica moves between nodes in a rollout, while the old one still holds the volume.
+    # Even one replica moves between nodes in a rollout, while the old one still holds the volume; and a cluster may have
+    # more nodes of the kind than the pool counts.
     nodes = sum(c.plan.pool[i].nodes for i in {role.pool for role in c.plan.choice.roles})
-    mode = "ReadWriteMany" if nodes > 1 else "ReadWriteOnce"
+    replicas = sum(role.total_replicas for role in c.plan.choice.roles)
+    mode = "ReadWriteMany" if nodes > 1 or replicas > 1 else "ReadWriteOnce"
     meta = c.meta("PersistentVolumeClaim", "models", object_name(c.plan, "models"))
     return ClaimView(meta, mode, cache.storage_class, sizing.gib(cache.size_bytes))

@@ -20,6 +20,9 @@ FALLBACK_MEMORY_BYTES = 32.0 * GIB
 PROCESS_BYTES = 4.0 * GIB
 #: NCCL and the tensor-parallel workers exchange through /dev/shm, whose default is 64 MiB (llm-d's SGLang pods: 16Gi).
 SHM_BYTES = 16 * GIB
+#: What a server needs for each accelerator, where the node has it.
+CPUS_PER_DEVICE = 8.0
+MEMORY_PER_DEVICE = 48.0 * GIB
 #: Removal from all endpoints takes seconds; until then requests still arrive (kserve, llm-d: 15 s).
 PRE_STOP_S = 15
 MIN_GRACE_S = 60
@@ -57,19 +60,22 @@ def mib(size_bytes: int) -> str:
 
 
 def pod_size(role: Role, pool: PoolPlan) -> PodSize:
-    """CPU and memory of one replica: its accelerators' share of the node.
+    """CPU and memory of one replica: what serving needs, at most its accelerators' share of the node.
 
-    Memory is raised to what loading the weights takes, as far as the node's other replicas leave room: the files are
-    mapped and their pages can be reclaimed, so less makes a start slower, not impossible.
+    Published deployments ask for 2.5 to 8 CPUs and 30 to 40 GiB for each GPU (LLM-serving charts of OME and llm-d); more
+    would only tie the pod to one cloud's hosts. Memory is raised to what loading the weights takes, as far as the node's
+    other replicas leave room: the files are mapped and their pages can be reclaimed, so less makes a start slower, not
+    impossible.
     """
     per_node = max(pool.per_node, 1)
     share = role.devices / per_node * NODE_SHARE
     cpus = pool.node_cpus * share if pool.node_cpus else FALLBACK_CPUS * role.devices * NODE_SHARE
+    cpus = min(cpus, CPUS_PER_DEVICE * role.devices)
     node_bytes = pool.node_memory_bytes or FALLBACK_MEMORY_BYTES * per_node
     shm = SHM_BYTES if role.devices > 1 else 0
     needed = role.checkpoint_bytes + PROCESS_BYTES * role.devices + shm
     room = node_bytes * NODE_SHARE / max(per_node // max(role.devices, 1), 1)
-    memory = _whole(min(room, max(node_bytes * share, needed)))
+    memory = _whole(min(room, max(min(node_bytes * share, MEMORY_PER_DEVICE * role.devices), needed)))
     # /dev/shm is charged to the pod's memory, so it never gets more than half of it.
     return PodSize(_cpu(cpus), memory, min(shm, memory // 2) // 2**20 * 2**20)
 

@@ -102,7 +102,8 @@ def bounds(plan: Plan) -> Table:
             rows.append(("attainment", f"at least {percent(allowed)}", percent(attained), NONE, "yes" if met else "NO"))
             continue
         predicted = _predicted(plan, key)
-        around = plan.prediction.band.get(key.partition(".")[0])
+        metric = key.partition(".")[0]
+        around = plan.prediction.band.get("itl" if metric == "tpot" else metric)
         low, high = (predicted * around.low, predicted * around.high) if around else (math.nan, predicted)
         span = f"{seconds(low)} to {seconds(high)}" if around else NONE
         verdict = _verdict(predicted, high, allowed)
@@ -111,6 +112,8 @@ def bounds(plan: Plan) -> Table:
 
 
 def _predicted(plan: Plan, key: str) -> float:
+    if key in plan.prediction.bounds:
+        return plan.prediction.bounds[key]
     metric, _, quantile = key.partition(".")
     quantiles: Quantiles | None = getattr(plan.prediction, metric, None) if metric in _METRICS else None
     value = getattr(quantiles, quantile or "p95", math.nan)

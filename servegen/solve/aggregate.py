@@ -64,8 +64,11 @@ def within_memory(problem: Problem, rows: Rows, room: Budget, rejected: Counter[
 
 
 def level_limits(problem: Problem) -> Array:
-    """Largest mean number of sequences at each batch limit: below it when slots must be free, else all of it."""
-    return size.slot_level(BATCH_LIMITS) if problem.bounded_start and problem.open_loop else BATCH_LIMITS
+    """Largest mean number of sequences at each batch limit: below it when slots must be free, else all of it.
+
+    Requests in flight vary with open arrivals and with users who think; a stated concurrency is what it is.
+    """
+    return size.slot_level(BATCH_LIMITS) if problem.bounded_start and problem.load_kind != "concurrency" else BATCH_LIMITS
 
 
 def aggregated(problem: Problem, engine: EngineOption, kind: Kind, discipline: str, rejected: Counter[str]) -> Outcome:

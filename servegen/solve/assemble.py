@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from servegen.catalog.facts import Constant
 from servegen.lower import lower
 from servegen.plan import Band, Choice, Flip, MemoryPlan, ModelPlan, Plan, Prediction, Role, TrafficPlan
+from servegen.roofline.collectives import HANDOFF
 from servegen.roofline.step import take
 from servegen.service import size
 from servegen.service.disciplines import Point
@@ -19,7 +21,7 @@ from servegen.solve.bands import band, dense
 from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.deploy import finished_deploy
 from servegen.solve.explain import Comparison, binding, why
-from servegen.solve.predict import quantiles, role_points
+from servegen.solve.predict import bounded, quantiles, role_points
 from servegen.solve.problem import Kind, Problem
 from servegen.solve.split import combine
 
@@ -52,6 +54,7 @@ def assemble(
         band=_band(problem, chosen),
         floor=_floor(problem, chosen, roles),
         extrapolated=_extrapolated(problem, chosen),
+        bounds={b.id: bounded(b, p, d) for b in problem.slo.bounds},
     )
     choice = Choice(
         engine=chosen.engine.facts.id,
@@ -69,7 +72,7 @@ def assemble(
         feasible=True,
         model=_model(problem),
         traffic=_traffic(problem),
-        slo={b.id: b.seconds for b in problem.slo.bounds},
+        slo=_slo(problem),
         choice=choice,
         prediction=prediction,
         binding=bound_by,
@@ -96,8 +99,16 @@ def _per_request(problem: Problem) -> tuple[Bound, ...]:
         stated = [b for b in problem.slo.bounds if b.metric == metric and b.probability == b.probability]
         return sorted(stated, key=lambda b: b.probability)[:1]
 
+    if not math.isnan(problem.slo.attainment):
+        return problem.slo.jointly
     gaps = lowest("tpot") or [dataclasses.replace(b, metric="tpot") for b in lowest("itl")]
     return (*lowest("ttft"), *gaps, *lowest("e2e"))
+
+
+def _slo(problem: Problem) -> Mapping[str, float]:
+    """Every bound in seconds, and the attainment as a share if one is stated."""
+    asked = problem.slo.attainment
+    return {b.id: b.seconds for b in problem.slo.bounds} | ({} if math.isnan(asked) else {"attainment": asked})
 
 
 def _rate_at(problem: Problem, role: RoleChoice) -> float:
@@ -211,6 +222,8 @@ def _extrapolated(problem: Problem, chosen: Candidate) -> tuple[str, ...]:
             out.append(f"{kind.facts.id} {weights} efficiency ({gemm.origin}: {gemm.source})")
     if engine.step_s.origin != "fitted":
         out.append(f"{engine.id} step constants ({engine.step_s.origin}: {engine.step_s.source})")
+    if chosen.topology == "disaggregated":
+        out.append(f"hand-over of the KV cache ({HANDOFF.source})")
     if not dense(problem.model):
         out.append(
             f"{problem.model.id}: experts, windows, compressed or recurrent layers are priced with the constants of dense models"

@@ -46,7 +46,11 @@ def budget(
     working = mem.activation_bytes(chunk, model.hidden_size, widest, tp) + mem.logits_bytes(limits, model.vocab_size, tp)
     graphs = rule.per_graph_sequence_bytes * limits[None, :]
     by_rule = (
-        rule.context_bytes + rule.usable_share * usable + rule.per_chunk_token_bytes * chunk + rule.per_device_bytes * tp + graphs
+        rule.context_bytes
+        + rule.usable_share * usable
+        + rule.per_chunk_token_bytes * np.maximum(chunk, rule.least_chunk_tokens)
+        + rule.per_device_bytes * tp
+        + graphs
     )
     # A floor for large devices, faded in below their size: more memory must never leave a smaller pool.
     floor = np.clip(usable - (rule.floor_above_bytes - rule.floor_bytes), 0.0, rule.floor_bytes)

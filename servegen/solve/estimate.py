@@ -191,6 +191,9 @@ def _check(request: EstimateRequest, model: ModelFacts, accelerator: Accelerator
     for name in ("tp", "batch", "isl", "osl"):
         if getattr(request, name) < 1:
             raise CatalogError(Diagnostic("out-of-range", f"{name} must be at least 1, not {getattr(request, name)}"))
+    if request.isl + request.osl > model.max_context:
+        message = f"isl + osl = {request.isl + request.osl} tokens, and {model.id} holds {model.max_context}"
+        raise CatalogError(Diagnostic("out-of-range", message))
     if not 0 <= request.cached < request.isl:
         raise CatalogError(Diagnostic("out-of-range", f"cached must be from 0 to isl - 1, not {request.cached}"))
     weights = request.weights or model.native_precision

@@ -30,7 +30,7 @@ def disaggregated(problem: Problem, engine: EngineOption, kinds: tuple[Kind, Kin
         return Outcome((), 0, 0, 0.0, None)
     fabric = fabric_between(*kinds)
     if not engine.facts.disaggregation or fabric == 0.0:
-        rejected["split: the engine cannot hand KV over" if fabric else "split: no fabric is declared between nodes"] += 1
+        rejected["split: the engine cannot hand KV over" if fabric else "split: no fabric is declared"] += 1
         return Outcome((), 0, 0, 0.0, None)
     gaps = decodes(problem, engine, kinds[1], fabric, rejected)
     peers = tuple(sorted({c.tp for c in gaps.block.rows.lowered.configs})) if gaps.block else ()

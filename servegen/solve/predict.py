@@ -61,3 +61,10 @@ def quantiles(metric: str, p: Point, d: Demand) -> Quantiles:
     thrice = join([p, p, p])
     found = latency.quantile(lambda t: size.exceeds(metric, thrice, d, t), np.array([0.5, 0.95, 0.99]), 3)
     return Quantiles(float(size.mean(metric, p, d)[0]), *(float(v) for v in found))
+
+
+def bounded(bound: size.Bound, p: Point, d: Demand) -> float:
+    """The statistic that a bound limits, of a one-row point."""
+    if bound.probability != bound.probability:
+        return float(size.mean(bound.metric, p, d)[0])
+    return float(latency.quantile(lambda t: size.exceeds(bound.metric, p, d, t), bound.probability, 1)[0])

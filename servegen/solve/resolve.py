@@ -39,10 +39,7 @@ def resolve(loaded: LoadedSpec) -> Problem:
     own = _calibration(loaded)
     kinds = tuple(_kind(loaded, i, own) for i in range(len(body.hardware.pool)))
     allowed = tuple(body.constraints.weights or _default_weights(model))
-    engines = tuple(
-        _engine(loaded, model, name, allowed, tuple(body.constraints.kv_cache), i, own)
-        for i, name in enumerate(body.constraints.engines)
-    )
+    engines = tuple(_engine(loaded, model, kinds, allowed, i, own) for i in range(len(body.constraints.engines)))
     kind, load, think = _load(workload)
     bounds = _bounds(loaded)
     joint = _jointly(bounds) if body.slo.attainment is not None else ()
@@ -101,9 +98,14 @@ def _model(loaded: LoadedSpec) -> ModelFacts:
 
 
 def _own_id(loaded: LoadedSpec, model: ModelFacts) -> str:
-    """What the engine loads and answers to: the Hugging Face id as the spec writes it (a base and a tuned model share facts)."""
+    """What the engine loads and answers to: a base and a tuned model share facts, so the id that the spec names decides.
+
+    A name without its organisation stands for the id that ends in it.
+    """
     name = loaded.spec.spec.model.name
-    return name if name is not None and "/" in name else model.id
+    if name is None or "/" in name:
+        return name or model.id
+    return next((i for i in (model.id, *model.aliases) if i.lower().rpartition("/")[2] == name.lower() and "/" in i), model.id)
 
 
 def _default_weights(model: ModelFacts) -> tuple[str, ...]:
@@ -275,12 +277,17 @@ def _default_tolerations(facts: AcceleratorFacts) -> list[dict[str, Any]]:
 
 
 def _engine(
-    loaded: LoadedSpec, model: ModelFacts, name: str, allowed: tuple[str, ...], kv: tuple[str, ...], index: int, own: Calibration
+    loaded: LoadedSpec, model: ModelFacts, kinds: tuple[Kind, ...], allowed: tuple[str, ...], index: int, own: Calibration
 ) -> EngineOption:
-    facts = own.engine(resolve_engine(name))
+    constraints = loaded.spec.spec.constraints
+    facts = own.engine(resolve_engine(constraints.engines[index]))
+    kv = tuple(constraints.kv_cache)
     version = versioned(loaded, facts)
-    if facts.renders and not facts.images.get(version) and loaded.spec.spec.deploy.image is None:
-        message = f"{facts.id} has no public image, so the spec must name one"
+    foreign = sorted(({k.facts.vendor for k in kinds} & set(facts.vendors)) - {"nvidia"}) if facts.renders else []
+    if facts.renders and (not facts.images.get(version) or foreign) and loaded.spec.spec.deploy.image is None:
+        message = (
+            f"{facts.id} has no public image{f' for {foreign[0]}' if foreign else ''} that is known, so the spec must name one"
+        )
         raise _fail(
             loaded,
             f"spec.constraints.engines.{index}",

@@ -58,11 +58,11 @@ NOTHING = np.zeros(0)
 
 
 def fabric_between(start: Kind, gaps: Kind) -> float:
-    """Bytes/s per accelerator between the roles: the slower declared fabric, or the link inside a lone node; 0 = none."""
-    declared = min(start.plan.fabric_bytes_per_s, gaps.plan.fabric_bytes_per_s)
-    if declared:
-        return declared
-    return start.facts.link_bytes_per_s if start is gaps and start.plan.nodes == 1 else 0.0
+    """Bytes/s per accelerator between the roles: the slower declared fabric; 0 = none.
+
+    Pods on one node do not see each other's devices, so the links inside it carry nothing between them.
+    """
+    return min(start.plan.fabric_bytes_per_s, gaps.plan.fabric_bytes_per_s)
 
 
 def prefills(

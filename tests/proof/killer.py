@@ -28,8 +28,8 @@ def build(spec: str, out: str) -> None:
 
 
 def killed(spec: str, out: Path, rng: random.Random, whole_s: float) -> dict[str, object]:
-    """Start a build and kill it: sometimes anywhere, mostly while it is writing."""
-    writing = rng.random() < 0.7
+    """Start a build and kill it: anywhere, at once when it begins to write, or some time after that."""
+    writing, later_s = rng.choice(((False, 1.2 * whole_s), (True, 0.002), (True, 0.02), (True, 0.3 * whole_s)))
     before = staged(out)
     child = os.fork()
     if child == 0:
@@ -37,9 +37,7 @@ def killed(spec: str, out: Path, rng: random.Random, whole_s: float) -> dict[str
     if writing:
         while not staged(out) - before and not ended(child):
             time.sleep(0.0002)
-        time.sleep(rng.uniform(0, 0.3 * whole_s))
-    else:
-        time.sleep(rng.uniform(0, 1.3 * whole_s))
+    time.sleep(rng.uniform(0, later_s))
     early = not ended(child)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)

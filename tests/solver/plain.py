@@ -114,8 +114,8 @@ def memory(
     mine = (total + repeated * total / model.params_total) / tp * rule.weights_overhead
     activations = chunk * (model.hidden_size + 2 * group.intermediate / tp) * 2 + limit * model.vocab_size * 4 / tp
     graphs = rule.per_graph_sequence_bytes * limit
-    by_rule = rule.context_bytes + rule.usable_share * acc.usable_bytes + rule.per_chunk_token_bytes * chunk
-    by_rule += rule.per_device_bytes * tp + graphs
+    by_rule = rule.context_bytes + rule.usable_share * acc.usable_bytes + rule.per_device_bytes * tp + graphs
+    by_rule += rule.per_chunk_token_bytes * max(chunk, rule.least_chunk_tokens)
     floor = min(max(acc.usable_bytes - (rule.floor_above_bytes - rule.floor_bytes), 0.0), rule.floor_bytes)
     reserve = max(by_rule, floor, activations + graphs) + (rule.handoff_bytes if handoff else 0.0)
     setup = rule.setup_parallel_bytes if tp > 1 else rule.setup_bytes
@@ -274,7 +274,7 @@ def _row(
 def slot_level(problem: Problem, limit: int) -> float:
     """Mean sequences at which a thousandth of arrivals finds all slots taken, where first tokens are bounded."""
     starts = any(b.metric in ("ttft", "e2e") for b in (*problem.slo.bounds, *problem.slo.jointly))
-    if not (starts and problem.load_kind == "rate"):
+    if not starts or problem.load_kind == "concurrency":
         return float(limit)
     return limit * SLOT_WAIT ** (1.0 / (math.sqrt(2.0 * (limit + 1.0)) - 1.0))
 
@@ -304,7 +304,7 @@ def best_split(problem: Problem, limits: Sequence[int], chunks: Sequence[int]) -
     best: Found | None = None
     for engine in problem.engines:
         for kind in problem.pool:
-            link = kind.plan.fabric_bytes_per_s or (kind.facts.link_bytes_per_s if kind.plan.nodes == 1 else 0.0)
+            link = kind.plan.fabric_bytes_per_s
             if not engine.facts.disaggregation or not link:
                 continue
             for option in engine.weights:

@@ -14,11 +14,15 @@ from tests.unit.plans import POOL, make_plan, make_role, make_split_plan
 GIB = 2**30
 
 
-def test_a_pod_gets_its_accelerators_share_of_nine_tenths_of_a_node() -> None:
-    size = sizing.pod_size(make_role(tp=4), POOL)
-    assert size.cpu == "43"  # 96 * 4/8 * 0.9 = 43.2
-    assert size.memory_bytes == 460 * GIB  # 1024 * 4/8 * 0.9 = 460.8
+def test_a_pod_gets_what_serving_needs_and_at_most_its_share_of_nine_tenths_of_a_node() -> None:
+    size = sizing.pod_size(make_role(tp=4, checkpoint_bytes=100.0 * GIB), POOL)
+    assert size.cpu == "32"  # 8 an accelerator; the share would be 96 * 4/8 * 0.9 = 43
+    assert size.memory_bytes == 192 * GIB  # 48 an accelerator; the share would be 460
     assert size.shm_bytes == 16 * GIB
+    small = replace(POOL, node_cpus=32, node_memory_bytes=256.0 * GIB)
+    size = sizing.pod_size(make_role(tp=4, checkpoint_bytes=10.0 * GIB), small)
+    assert size.cpu == "14"  # 32 * 4/8 * 0.9 = 14.4
+    assert size.memory_bytes == 115 * GIB  # 256 * 4/8 * 0.9 = 115.2
 
 
 def test_memory_is_raised_to_what_loading_takes_but_not_beyond_the_node() -> None:

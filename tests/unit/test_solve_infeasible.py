@@ -18,7 +18,7 @@ from servegen.units import parse_duration
 from tests.solver.specs import CHAT, LENGTHS, LLAMA_8B, problem, problem_of, spec_text
 
 ONE_NODE = "[{accelerator: h100, nodes: 1, perNode: 8}]"
-SMALL = "[{accelerator: l40s, nodes: 1, perNode: 1}]"
+SMALL = "[{accelerator: l40s, nodes: 1, perNode: 1, fabric: {bandwidth: 100Gbps}}]"
 CASES: dict[str, dict[str, str]] = {
     "first token": {"slo": "{ttft: {p95: 100ms}}"},
     "first token, split": {"slo": "{ttft: {p95: 100ms}}", "constraints": "{topology: disaggregated}"},
