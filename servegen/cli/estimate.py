@@ -18,9 +18,7 @@ def estimate(
     pp: Annotated[int, typer.Option(min=1, help="Pipeline parallelism.")] = 1,
     dp: Annotated[int, typer.Option(min=1, help="Attention data parallelism inside tp.")] = 1,
     ep: Annotated[int, typer.Option(min=1, help="Expert parallelism inside tp.")] = 1,
-    weights: Annotated[
-        str, typer.Option(help="bf16, fp8, int8, int4, nvfp4 or mxfp4; default: the checkpoint's own.")
-    ] = "",
+    weights: Annotated[str, typer.Option(help="bf16, fp8, int8, int4, nvfp4 or mxfp4; default: the checkpoint's own.")] = "",
     kv: Annotated[str, typer.Option(help="bf16, fp8 or int8.")] = "bf16",
     batch: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 1,
     isl: Annotated[int, typer.Option(min=1, help="Prompt tokens.")] = 1024,
@@ -35,6 +33,11 @@ def estimate(
     """Estimate one explicit configuration, or every row of a table."""
     one_of("--physics", physics, configs.PHYSICS)
     if from_:
+        stated = (model, accelerator, engine, tp, pp, dp, ep, weights, kv, batch, isl, osl, cached, chunk, mode)
+        if stated != ("", "", "sglang", 1, 1, 1, 1, "", "bf16", 1, 1024, 128, 0, 0, "aggregated"):
+            raise typer.BadParameter(
+                "the table states each configuration; only --physics and --format go with it", param_hint="'--from'"
+            )
         return _table(from_, "csv" if format == "text" else format_of(format, ("csv", "json", "yaml")), physics)
     format_of(format, ("text", "json", "yaml"))
     one_of("--mode", mode, configs.MODES)

@@ -82,10 +82,15 @@ def fewest(x: Array, y: Array, rate_p: Array, rate_d: Array) -> tuple[Array, Arr
     return np.ceil(carried / rate_p - 1e-9), np.ceil(carried / rate_d - 1e-9)
 
 
-def spans(front: Frontier, least_x: float, least_y: float) -> tuple[Array, Array]:
-    """Counts of each role from the least on that the pool holds beside the other's least; empty where there are none."""
+def spans(front: Frontier, least_x: float, least_y: float, spread: int = 0) -> tuple[Array, Array]:
+    """Counts of each role from the least on that the pool holds beside the other's least; empty where there are none.
+
+    Each of them, or ``spread`` evenly chosen ones, the least and the most among them.
+    """
 
     def upwards(least: float, most: float) -> Array:
+        if spread and most - least >= spread:
+            return np.unique(np.round(np.linspace(least, most, spread)))
         return np.arange(least, min(most, least + BEYOND) + 1.0)
 
     beside_x, beside_y = front.y >= least_y, front.x >= least_x

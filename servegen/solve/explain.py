@@ -226,7 +226,7 @@ def flips(
         key=lambda c: c.key(problem),
         default=None,
     )
-    if elsewhere is not None and problem.objective == "cost":
+    if elsewhere is not None and problem.objective == "cost" and elsewhere.objective[0] > 0:
         drop = (1.0 - chosen.objective[0] / elsewhere.objective[0]) * 100.0
         if drop > 0:
             out.append(

@@ -28,9 +28,11 @@ from servegen.solve.words import load as load_words
 if TYPE_CHECKING:
     from servegen.solve.search import Searched
 
-#: A bound is not relaxed beyond this factor, a pool not enlarged beyond it: the fix would no longer be small.
+#: A pool is not enlarged beyond this factor: the fix would no longer be small.
 LARGEST = 64.0
-#: Halvings of the search for the smallest factor: 64 -> 0.1 % of the answer.
+#: A bound is not relaxed beyond this factor: it was a slip of the unit, and even then the right one is named.
+LOOSEST = 1e4
+#: Halvings of the search for the smallest factor: 10,000 -> 0.2 % of the answer.
 HALVINGS = 12
 
 
@@ -136,6 +138,7 @@ def _fixes(problem: Problem) -> Iterator[Fix]:
     yield from _looser(problem)
     yield from _fewer_on_time(problem)
     yield from _larger(problem)
+    yield from _fewer_spares(problem)
     yield from _precisions(problem)
     yield from _other_tp(problem)
 
@@ -147,10 +150,10 @@ def _feasible(problem: Problem) -> bool:
 
 
 def _smallest_factor(feasible: Callable[[float], bool]) -> float | None:
-    """Smallest factor up to LARGEST that works, to about a tenth of a percent; None if the largest does not."""
-    if not feasible(LARGEST):
+    """Smallest factor up to LOOSEST that works, to about two tenths of a percent; None if the largest does not."""
+    if not feasible(LOOSEST):
         return None
-    low, high = 0.0, math.log(LARGEST)
+    low, high = 0.0, math.log(LOOSEST)
     for _ in range(HALVINGS):
         middle = (low + high) / 2.0
         low, high = (low, middle) if feasible(math.exp(middle)) else (middle, high)
@@ -230,6 +233,18 @@ def _fewer_on_time(problem: Problem) -> Iterator[Fix]:
         new = steps[low]
         text = f"lower slo.attainment from {asked:g} to {new:g}"
         yield Fix("slo.attainment", f"{asked:g}", f"{new:g}", 1.0 - new / asked, text)
+
+
+def _fewer_spares(problem: Problem) -> Iterator[Fix]:
+    """The most spares that leave room for what the load needs."""
+    low, high = -1, problem.spares
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _feasible(dataclasses.replace(problem, spares=middle)) else (low, middle)
+    if low >= 0:
+        old, new = str(problem.spares), str(low)
+        text = f"lower constraints.spareReplicas from {old} to {new}"
+        yield Fix("constraints.spareReplicas", old, new, 1.0 - low / problem.spares, text)
 
 
 def _other_tp(problem: Problem) -> Iterator[Fix]:

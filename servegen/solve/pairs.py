@@ -22,6 +22,8 @@ from servegen.solve.split import BUSIEST, Array, Index, Mask, Servers, combine, 
 
 #: Rounds of rate -> duration -> rate of a closed loop; the duration hardly depends on the rate below the sized load.
 LOOP_ROUNDS = 3
+#: Counts of each role that are compared when latency is the objective: between more of them it differs by less than it is known.
+SPREAD = 16
 
 
 def disaggregated(problem: Problem, engine: EngineOption, kinds: tuple[Kind, Kind], rejected: Counter[str]) -> Outcome:
@@ -137,7 +139,8 @@ class Pair:
 
         First tokens depend on the prefill candidate and x only, gaps on y only, so each is computed once.
         """
-        xs, ys = spans(self.front, float(need_x.min()), float(need_y.min()))
+        fast = self.problem.objective == "latency"
+        xs, ys = spans(self.front, float(need_x.min()), float(need_y.min()), SPREAD if fast else 0)
         shape = need_y.shape
         if not len(xs) or not len(ys):
             return np.ones(shape), np.ones(shape), np.zeros(shape, dtype=bool), ()
@@ -149,7 +152,6 @@ class Pair:
         good = ~self._misses(point, late).reshape(rows) & self.front.holds(xs[:, None], ys[None, :])
         good &= (xs[None, :] >= need_x[:, None])[:, :, None]
         devices = np.broadcast_to(xs[:, None] * self.front.tp_p + ys[None, :] * self.front.tp_d, rows)
-        fast = self.problem.objective == "latency"
         keys = (*(three_digits(v).reshape(rows) for v in self._p95(point)), devices) if fast else (devices,)
         x, y, enough = np.ones(shape), np.ones(shape), np.zeros(shape, dtype=bool)
         extra = (np.full(shape, np.inf), np.full(shape, np.inf)) if fast else ()

@@ -60,6 +60,10 @@ def choose(problem: Problem, candidates: tuple[Candidate, ...]) -> tuple[Candida
 def _gain(problem: Problem, together: Candidate, split: Candidate) -> float:
     """Ratio of the objectives, above 1 where the split is better."""
     a, b = together.objective[0], split.objective[0]
+    if a == b:  # also where both cost nothing
+        return 1.0
+    if problem.objective != "throughput" and b == 0.0:
+        return math.inf
     return b / a if problem.objective == "throughput" else a / b
 
 

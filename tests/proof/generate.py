@@ -38,6 +38,8 @@ def generate(seed: int) -> dict[str, Any]:
         body["constraints"] = _constraints(rng, name)
     if rng.random() < 0.9:
         body["deploy"] = _deploy(rng, f"s{seed}")
+    if any(entry["accelerator"].startswith("mi") for entry in body["hardware"]["pool"]):  # only CUDA images are known
+        body.setdefault("deploy", {})["image"] = "registry.example.com/team/sglang:rocm-1"
     return {"apiVersion": "servegen/v1alpha1", "kind": "ServingSpec", "metadata": {"name": f"s{seed}"}, "spec": body}
 
 

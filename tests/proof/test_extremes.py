@@ -161,6 +161,7 @@ def test_every_accelerator_with_every_model(accelerator: str, model: str, tmp_pa
         **QUIET,
     }
     for nodes, per_node, more in ((2, 8, {}), (1, 1, {}), (2, 8, SPLIT)):
+        more = {**more, "deploy__image": "registry.example.com/team/engine:1"}
         entry = {"accelerator": accelerator, "nodes": nodes, "perNode": per_node, "price": "1/h"}
         ran = build(base | {POOL: [entry]} | more, tmp_path)
         assert ran.code in (0, 3) and (ran.code == 0 or "best attainable:" in ran.err), (nodes, per_node, ran)
