@@ -36,6 +36,8 @@ def generate(seed: int) -> dict[str, Any]:
             entry["nodes"] = 1
     if rng.random() < 0.7:
         body["constraints"] = _constraints(rng, name)
+    if all("fabric" in entry for entry in body["hardware"]["pool"]) and rng.random() < 0.25:
+        body["constraints"] = {**body.get("constraints", {}), "topology": "disaggregated"}
     if rng.random() < 0.9:
         body["deploy"] = _deploy(rng, f"s{seed}")
     if any(entry["accelerator"].startswith("mi") for entry in body["hardware"]["pool"]):  # only CUDA images are known
