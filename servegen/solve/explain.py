@@ -75,7 +75,8 @@ def summary(c: Candidate) -> str:
     parts = []
     for r in c.roles:
         where = f" {r.block.kind.facts.id}" if len(c.kinds) > 1 else ""
-        parts.append(f"{r.replicas} {r.role} x TP{r.tp}{where} (batch {r.batch_limit}, chunk {r.chunk})")
+        mixed = " mixed" if r.block.discipline == "mixed" else ""
+        parts.append(f"{r.replicas} {r.role} x TP{r.tp}{where} (batch {r.batch_limit}, chunk {r.chunk}{mixed})")
     roles = " + ".join(parts)
     return f"{c.engine.facts.id} on {' and '.join(k.facts.id for k in c.kinds)}, {weights} weights, {kv} KV: {roles}"
 

@@ -111,7 +111,7 @@ def step(model: ModelFacts, acc: AcceleratorFacts, engine: EngineFacts, weights:
         + vocabulary / (tp * acc.hbm_bytes_per_s * 0.75),
         multiply=2.0 * params / (tp * peak * gemm.ec),
         wire=wire,
-        read=cached / (acc.hbm_bytes_per_s * engine.kv_efficiency.value),
+        read=cached / (acc.hbm_bytes_per_s * engine.kv_efficiency.value * engine.kv_share.get(f"{acc.id}.{kv}", 1.0)),
         pair=layers * att.num_heads * 2 * att.head_dim / (tp * acc.peak_flops["bf16"] * engine.attention_efficiency.value),
     )
 

@@ -151,7 +151,7 @@ def test_what_each_engine_can_do() -> None:
     assert {n for n, e in by_name.items() if e.predicts_only} == {"tensorrt-llm", "llama-cpp", "vllm-2023"}
     assert {n for n, e in by_name.items() if e.renders} == {"sglang", "megatron"}
     assert {n for n, e in by_name.items() if e.disaggregation} == {"sglang", "vllm"}
-    assert by_name["sglang"].schedulers == ("prefill-first",)
+    assert by_name["sglang"].schedulers == ("prefill-first", "mixed")
     assert by_name["megatron"].schedulers == ("static",)
     assert by_name["minisgl"].schedulers == ("prefill-first",)
     assert by_name["vllm"].schedulers == ("mixed",)

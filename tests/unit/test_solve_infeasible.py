@@ -26,13 +26,13 @@ CASES: dict[str, dict[str, str]] = {
     "gap, split": {"slo": "{itl: {p95: 3ms}}", "constraints": "{topology: disaggregated}"},
     "mean gap": {"slo": "{itl: {mean: 4ms}}"},
     "whole request": {"slo": "{e2e: 3s}", "constraints": "{topology: aggregated}"},
-    "tpot": {"slo": "{tpot: 10ms}", "constraints": "{topology: aggregated}"},
+    "tpot": {"slo": "{tpot: 9.4ms}", "constraints": "{topology: aggregated}"},
     "two bounds": {"slo": "{ttft: {p95: 120ms}, itl: {p95: 50ms}}", "traffic": f"{{rate: 0.1/s, {LENGTHS}}}"},
     "most accelerators": {
         "slo": "{ttft: {p95: 1s}, itl: {p95: 50ms}}",
-        "constraints": "{maxAccelerators: 4, topology: aggregated}",
+        "constraints": "{maxAccelerators: 2, topology: aggregated}",
     },
-    "spares": {"slo": "{ttft: 1s, itl: 50ms}", "constraints": "{maxAccelerators: 6, spareReplicas: 1, topology: aggregated}"},
+    "spares": {"slo": "{ttft: 1s, itl: 50ms}", "constraints": "{maxAccelerators: 4, spareReplicas: 1, topology: aggregated}"},
     "pool": {"traffic": f"{{rate: 60/s, {LENGTHS}}}", "slo": "{ttft: {p95: 1s}, itl: {p95: 50ms}}"},
     "pool, users": {
         "traffic": f"{{users: {{active: 3000, thinkTime: 5s}}, {LENGTHS}}}",

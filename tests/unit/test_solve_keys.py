@@ -20,6 +20,11 @@ TRACES = Path(__file__).parent.parent / "fixtures" / "traces"
 SLO = "{ttft: {p95: 1s}, itl: {p95: 50ms}}"
 LAT = {"traffic": CHAT, "slo": SLO, "constraints": "{topology: aggregated}"}
 SPLIT = {"traffic": CHAT, "slo": SLO, "constraints": "{topology: disaggregated}"}
+#: Long prompts beside a strict gap: where a split pays.
+LONG = {
+    "traffic": "{rate: 2.2/s, isl: {mean: 6000, p95: 12000}, osl: {mean: 400, p95: 900}}",
+    "slo": "{ttft: 4s, itl: {p95: 20ms, p99: 30ms}}",
+}
 WHOLE = {"traffic": CHAT, "constraints": "{topology: aggregated}"}
 
 
@@ -78,8 +83,8 @@ DECIDES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "constraints.utilization": (LAT, {**LAT, "constraints": "{topology: aggregated, utilization: 0.4}"}),
     "constraints.spareReplicas": (LAT, {**LAT, "constraints": "{topology: aggregated, spareReplicas: 1}"}),
     "constraints.disaggregationGain": (
-        {**SPLIT, "constraints": "{disaggregationGain: 1.05}"},
-        {**SPLIT, "constraints": "{disaggregationGain: 9.0}"},
+        {**LONG, "constraints": "{disaggregationGain: 1.05}"},
+        {**LONG, "constraints": "{disaggregationGain: 9.0}"},
     ),
     "constraints.confidence": (
         {**LAT, "slo": "{ttft: {p95: 400ms}}"},
@@ -89,7 +94,7 @@ DECIDES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "pool.nodes": ({**LAT, "objective": "throughput"}, {**LAT, "objective": "throughput", "pool": pool(nodes=5)}),
     "pool.perNode": ({**LAT, "objective": "throughput"}, {**LAT, "objective": "throughput", "pool": pool(per_node=4)}),
     "pool.price": (LAT, {**LAT, "pool": pool("price: 1.11/h")}),
-    "pool.fabric": ({**SPLIT, "constraints": "{}"}, {**SPLIT, "constraints": "{}", "pool": pool(fabric="")}),
+    "pool.fabric": ({**LONG, "constraints": "{}"}, {**LONG, "constraints": "{}", "pool": pool(fabric="")}),
     "pool.fabric.bandwidth": (SPLIT, {**SPLIT, "pool": pool(fabric="fabric: {bandwidth: 25Gbps}")}),
     "model.name": (LAT, {**LAT, "model": LLAMA_8B}),
     "model.contextLength": (LAT, {**LAT, "more_model": ", contextLength: 100000"}),

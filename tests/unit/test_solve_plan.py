@@ -336,7 +336,7 @@ def test_freedom_never_costs(question: Problem) -> None:
 def test_a_split_must_gain_what_the_spec_asks() -> None:
     question = problem(
         traffic="{rate: 2.2/s, isl: {mean: 6000, p95: 12000}, osl: {mean: 400, p95: 900}}",
-        slo="{ttft: 4s, itl: {p95: 25ms, p99: 40ms}}",
+        slo="{ttft: 4s, itl: {p95: 20ms, p99: 30ms}}",
     )
     seen = search(question)
     assert seen.gain > 1.2

@@ -76,7 +76,7 @@ def add(path: str, text: str) -> Callable[[Bundle], Bundle]:
 SERVE, DECODE, ROUTER = "deployment-serve", "deployment-decode", "deployment-router"
 SECRET = "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: llm}\n"
 CASES: list[tuple[str, Plan, Callable[[Bundle], Bundle], str, str]] = [
-    ("quantity of memory", AGGREGATED, edit(SERVE, '"memory": "921Gi"', '"memory": "921GiB"'), "quantity", "921GiB"),
+    ("quantity of memory", AGGREGATED, edit(SERVE, '"memory": "384Gi"', '"memory": "384GiB"'), "quantity", "384GiB"),
     ("quantity of shm", AGGREGATED, edit(SERVE, 'sizeLimit: "16Gi"', 'sizeLimit: "16GB"'), "quantity", "16GB"),
     (
         "quantity of a claim",
@@ -299,8 +299,8 @@ CASES: list[tuple[str, Plan, Callable[[Bundle], Bundle], str, str]] = [
         AGGREGATED,
         edit(
             SERVE,
-            '            limits:\n              "memory": "921Gi"\n              "nvidia.com/gpu": "8"',
-            '            limits:\n              "memory": "921Gi"\n              "nvidia.com/gpu": "4"',
+            '            limits:\n              "memory": "384Gi"\n              "nvidia.com/gpu": "8"',
+            '            limits:\n              "memory": "384Gi"\n              "nvidia.com/gpu": "4"',
         ),
         "resources",
         "must be equal",
@@ -322,7 +322,7 @@ CASES: list[tuple[str, Plan, Callable[[Bundle], Bundle], str, str]] = [
     (
         "more memory than a node",
         AGGREGATED,
-        edit(SERVE, '"memory": "921Gi"', '"memory": "2Ti"'),
+        edit(SERVE, '"memory": "384Gi"', '"memory": "2Ti"'),
         "resources",
         "more than a node",
     ),
@@ -331,7 +331,7 @@ CASES: list[tuple[str, Plan, Callable[[Bundle], Bundle], str, str]] = [
         AGGREGATED,
         edit(
             SERVE,
-            '            limits:\n              "memory": "921Gi"',
+            '            limits:\n              "memory": "384Gi"',
             '            limits:\n              "memory": "9Gi"',
         ),
         "resources",
@@ -398,7 +398,7 @@ CASES: list[tuple[str, Plan, Callable[[Bundle], Bundle], str, str]] = [
         "230 s to start",
     ),
     ("no shm", AGGREGATED, edit(SERVE, 'medium: "Memory"', 'medium: ""'), "shm", "tp 8"),
-    ("shm as large as memory", AGGREGATED, edit(SERVE, 'sizeLimit: "16Gi"', 'sizeLimit: "921Gi"'), "shm", "as large"),
+    ("shm as large as memory", AGGREGATED, edit(SERVE, 'sizeLimit: "16Gi"', 'sizeLimit: "384Gi"'), "shm", "as large"),
     (
         "grace too short",
         AGGREGATED,

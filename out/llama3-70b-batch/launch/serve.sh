@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-70b-batch, plan 637550247f9e4f0b. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-70b-batch, plan 3732c1bd53433799. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-70b-batch on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -17,8 +17,9 @@ exec python3 -m sglang.launch_server \
   --context-length 11264 \
   --mem-fraction-static 0.873 \
   --max-running-requests 171 \
-  --chunked-prefill-size 4096 \
-  --max-prefill-tokens 4096 \
+  --chunked-prefill-size 1024 \
+  --max-prefill-tokens 1024 \
+  --enable-mixed-chunk \
   --cuda-graph-max-bs-decode 171 \
   --schedule-policy fcfs \
   --enable-metrics \

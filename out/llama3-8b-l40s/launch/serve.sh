@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-8b-l40s, plan bb56d23f9d9e715a. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-8b-l40s, plan 46254d2c984b211c. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-8b-l40s on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -15,11 +15,12 @@ exec python3 -m sglang.launch_server \
   --quantization fp8 \
   --kv-cache-dtype bfloat16 \
   --context-length 9216 \
-  --mem-fraction-static 0.918 \
-  --max-running-requests 23 \
-  --chunked-prefill-size 512 \
-  --max-prefill-tokens 512 \
-  --cuda-graph-max-bs-decode 23 \
+  --mem-fraction-static 0.85 \
+  --max-running-requests 41 \
+  --chunked-prefill-size 4096 \
+  --max-prefill-tokens 4096 \
+  --enable-mixed-chunk \
+  --cuda-graph-max-bs-decode 41 \
   --schedule-policy lpm \
   --enable-metrics \
   "$@"

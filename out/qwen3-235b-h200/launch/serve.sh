@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for qwen3-235b-h200, plan ca790dabe6b1af9b. Change the spec: an edit here is lost with the next build.
+# Written by servegen for qwen3-235b-h200, plan 6138dafa88fadcf5. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of qwen3-235b-h200 on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -10,15 +10,16 @@ exec python3 -m sglang.launch_server \
   --served-model-name Qwen/Qwen3-235B-A22B \
   --host 0.0.0.0 \
   --port 30000 \
-  --tp-size 4 \
+  --tp-size 2 \
   --dtype auto \
   --kv-cache-dtype bfloat16 \
   --context-length 19456 \
-  --mem-fraction-static 0.819 \
-  --max-running-requests 109 \
-  --chunked-prefill-size 16384 \
-  --max-prefill-tokens 16384 \
-  --cuda-graph-max-bs-decode 109 \
+  --mem-fraction-static 0.928 \
+  --max-running-requests 90 \
+  --chunked-prefill-size 2048 \
+  --max-prefill-tokens 2048 \
+  --enable-mixed-chunk \
+  --cuda-graph-max-bs-decode 90 \
   --schedule-policy fcfs \
   --enable-metrics \
   "$@"
