@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from dataclasses import dataclass
@@ -71,21 +72,34 @@ def level_limits(problem: Problem) -> Array:
     return size.slot_level(BATCH_LIMITS) if problem.bounded_start and problem.load_kind != "concurrency" else BATCH_LIMITS
 
 
-def aggregated(problem: Problem, engine: EngineOption, kind: Kind, discipline: str, rejected: Counter[str]) -> Outcome:
-    """Every aggregated candidate of an engine on a kind under one discipline."""
+def aggregated(problem: Problem, engine: EngineOption, kind: Kind, rejected: Counter[str]) -> list[Outcome]:
+    """Every aggregated candidate of an engine on a kind, an outcome for each discipline that the engine has."""
     if no_power(problem, kind, rejected):
-        return Outcome((), 0, 0, 0.0, None)
-    rows = build(problem, engine, kind, chunks_for(problem), rejected)
-    if rows is None:
-        return Outcome((), 0, 0, 0.0, None)
-    d, factors = problem.demand, pessimism(problem, engine.facts, kind.facts)
-    room = budget_of(problem, engine, rows, BATCH_LIMITS)
-    fits = within_memory(problem, rows, room, rejected)
-    srv = server(rows.terms, rows.chunk, engine.facts.request_s.value, d)
+        return []
+    disciplines = engine.facts.schedulers
+    seen: Counter[str] = Counter()
+    rows = build(problem, engine, kind, chunks_for(problem), seen)
+    room = fits = srv = None
+    if rows is not None:
+        room = budget_of(problem, engine, rows, BATCH_LIMITS)
+        fits = within_memory(problem, rows, room, seen)
+        srv = server(rows.terms, rows.chunk, engine.facts.request_s.value, problem.demand)
+    for reason, n in seen.items():  # memory asks nothing of a discipline, but each has its candidates
+        rejected[reason] += n * len(disciplines)
+    if rows is None or room is None or fits is None or srv is None:
+        return []
+    blocks = [Block(x, engine, kind, rows, srv, room, BATCH_LIMITS, np.zeros(len(rows.tp))) for x in disciplines]
+    return [_under(problem, block, fits, rejected) for block in blocks]
+
+
+def _under(problem: Problem, block: Block, fits: Mask, rejected: Counter[str]) -> Outcome:
+    """The candidates of a block under its discipline."""
+    kind, rows, srv, d = block.kind, block.rows, block.server, problem.demand
+    factors = pessimism(problem, block.engine.facts, kind.facts)
     levels = level_limits(problem)
     high = np.where(fits.any(axis=1), np.max(np.where(fits, levels, 0.0), axis=1), levels[0])
-    limit, at_idle = size.largest_level(DISCIPLINES[discipline], srv, d, problem.slo, high, factors)
-    block = Block(discipline, engine, kind, rows, srv, room, BATCH_LIMITS, limit)
+    limit, at_idle = size.largest_level(DISCIPLINES[block.discipline], srv, d, problem.slo, high, factors)
+    block = dataclasses.replace(block, level_limit=limit)
     if not fits.any():
         return Outcome((), 0, 1, 0.0, block)
     alive = fits & (limit > 0)[:, None]

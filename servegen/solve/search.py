@@ -38,7 +38,7 @@ def search(problem: Problem) -> Searched:
     for engine in problem.engines:
         for kind in problem.pool:
             if problem.topology != "disaggregated":
-                outcomes += [aggregated(problem, engine, kind, s, rejected) for s in engine.facts.schedulers]
+                outcomes += aggregated(problem, engine, kind, rejected)
             if problem.topology != "aggregated":
                 outcomes += [disaggregated(problem, engine, (kind, other), rejected) for other in problem.pool]
     candidates = tuple(c for o in outcomes for c in o.candidates)
