@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
 from dataclasses import dataclass
@@ -76,30 +75,28 @@ def aggregated(problem: Problem, engine: EngineOption, kind: Kind, rejected: Cou
     """Every aggregated candidate of an engine on a kind, an outcome for each discipline that the engine has."""
     if no_power(problem, kind, rejected):
         return []
-    disciplines = engine.facts.schedulers
+    disciplines, d, levels = engine.facts.schedulers, problem.demand, level_limits(problem)
+    outcomes = []
     seen: Counter[str] = Counter()
     rows = build(problem, engine, kind, chunks_for(problem), seen)
-    room = fits = srv = None
     if rows is not None:
         room = budget_of(problem, engine, rows, BATCH_LIMITS)
         fits = within_memory(problem, rows, room, seen)
-        srv = server(rows.terms, rows.chunk, engine.facts.request_s.value, problem.demand)
+        srv = server(rows.terms, rows.chunk, engine.facts.request_s.value, d)
+        high = np.where(fits.any(axis=1), np.max(np.where(fits, levels, 0.0), axis=1), levels[0])
+        factors = pessimism(problem, engine.facts, kind.facts)
+        for x in disciplines:
+            limit, at_idle = size.largest_level(DISCIPLINES[x], srv, d, problem.slo, high, factors)
+            block = Block(x, engine, kind, rows, srv, room, BATCH_LIMITS, limit)
+            outcomes.append(_sized(problem, block, fits, at_idle, rejected))
     for reason, n in seen.items():  # memory asks nothing of a discipline, but each has its candidates
         rejected[reason] += n * len(disciplines)
-    if rows is None or room is None or fits is None or srv is None:
-        return []
-    blocks = [Block(x, engine, kind, rows, srv, room, BATCH_LIMITS, np.zeros(len(rows.tp))) for x in disciplines]
-    return [_under(problem, block, fits, rejected) for block in blocks]
+    return outcomes
 
 
-def _under(problem: Problem, block: Block, fits: Mask, rejected: Counter[str]) -> Outcome:
-    """The candidates of a block under its discipline."""
-    kind, rows, srv, d = block.kind, block.rows, block.server, problem.demand
-    factors = pessimism(problem, block.engine.facts, kind.facts)
-    levels = level_limits(problem)
-    high = np.where(fits.any(axis=1), np.max(np.where(fits, levels, 0.0), axis=1), levels[0])
-    limit, at_idle = size.largest_level(DISCIPLINES[block.discipline], srv, d, problem.slo, high, factors)
-    block = dataclasses.replace(block, level_limit=limit)
+def _sized(problem: Problem, block: Block, fits: Mask, at_idle: dict[str, Mask], rejected: Counter[str]) -> Outcome:
+    """The candidates of a block, each with the replicas that carry the load."""
+    kind, rows, limit, levels = block.kind, block.rows, block.level_limit, level_limits(problem)
     if not fits.any():
         return Outcome((), 0, 1, 0.0, block)
     alive = fits & (limit > 0)[:, None]
