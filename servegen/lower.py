@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from servegen.catalog.accelerators import arithmetic
-from servegen.catalog.engines import gemm_of
+from servegen.catalog.engines import attention_of, gemm_of
 from servegen.catalog.facts import BYTES_PER_KV, AcceleratorFacts, EngineFacts, LayerGroup, ModelFacts
 from servegen.roofline import attention, collectives, compute
 from servegen.roofline.step import Array, StepTerms, stack
@@ -95,9 +95,10 @@ def _step(model: ModelFacts, engine: EngineFacts, config: Config, physics: Physi
     math = arithmetic(acc, config.weights)
     gemm = gemm_of(engine, acc, config.weights)
     stream_share, peak_share = (1.0, 1.0) if ideal else (gemm.ew, gemm.ec)
+    kv_efficiency, attention_efficiency = attention_of(engine, acc)
     kv_share, attention_share = (1.0, 1.0) if ideal else (
-        engine.kv_efficiency.value * engine.kv_share.get(f"{acc.id}.{config.kv}", 1.0),
-        engine.attention_efficiency.value,
+        kv_efficiency.value * engine.kv_share.get(f"{acc.id}.{config.kv}", 1.0),
+        attention_efficiency.value,
     )
     width = acc.hbm_bytes_per_s
     bf16 = acc.peak_flops["bf16"]

@@ -48,6 +48,14 @@ def gemm_of(engine: EngineFacts, accelerator: AcceleratorFacts, precision: str) 
     return engine.kernels.get(f"{accelerator.id}.{precision}", accelerator.gemm[precision])
 
 
+def attention_of(engine: EngineFacts, accelerator: AcceleratorFacts) -> tuple[Constant, Constant]:
+    """The shares that attention reaches: of the bandwidth (reading a bf16 KV cache) and of the bf16 peak (prompts).
+
+    Those measured on the accelerator where there are any, else the engine's.
+    """
+    return accelerator.kv_efficiency or engine.kv_efficiency, accelerator.attention_efficiency or engine.attention_efficiency
+
+
 @cache
 def _load(name: str) -> EngineFacts:
     sheet = Sheet(ROOT / "engines" / f"{name}.yaml")
@@ -71,7 +79,7 @@ def _load(name: str) -> EngineFacts:
         weights=_known(sheet, "weights", PRECISIONS),
         quantize_on_load=_known(sheet, "quantize_on_load", PRECISIONS),
         kv_cache=_known(sheet, "kv_cache", tuple(BYTES_PER_KV)),
-        vendors=_known(sheet, "vendors", ("nvidia", "amd", "intel", "google")),
+        vendors=_known(sheet, "vendors", ("nvidia", "amd", "intel", "google", "cpu")),
         disaggregation=sheet.flag("disaggregation"),
         multi_node=sheet.flag("multi_node"),
         metrics=sheet.flag("metrics"),

@@ -135,8 +135,20 @@ class GemmEfficiency:
     ec: float
     fit_error: float
     rows: int
-    origin: str  # fitted | scaled | default : which rule gave it
+    origin: str  # fitted | scaled | default | measured (kernels alone, by a probe) : which rule gave it
     source: str
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A fitted constant with its error: ``fit_error`` is relative (0.1 = ten percent), nan when none was reported."""
+
+    value: float
+    fit_error: float
+    rows: int
+    source: str
+    date: str = ""
+    origin: str = "fitted"  # fitted | default | measured (kernels alone, by a probe)
 
 
 @dataclass(frozen=True)
@@ -170,18 +182,8 @@ class AcceleratorFacts:
     price_per_h: float  # default: median on-demand row; nan when no price is known
     price_rows: tuple[Mapping[str, object], ...]
     sources: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Constant:
-    """A fitted constant with its error: ``fit_error`` is relative (0.1 = ten percent), nan when none was reported."""
-
-    value: float
-    fit_error: float
-    rows: int
-    source: str
-    date: str = ""
-    origin: str = "fitted"  # fitted | default
+    kv_efficiency: Constant | None = None  # of its own kernels, in place of the engine's; None: the engine's
+    attention_efficiency: Constant | None = None  # likewise
 
 
 Scheduler = Literal["prefill-first", "mixed", "static"]
@@ -234,7 +236,7 @@ class EngineFacts:
     weights: tuple[str, ...]  # precisions of checkpoints that it loads
     quantize_on_load: tuple[str, ...]  # precisions it makes from a bf16 checkpoint while loading
     kv_cache: tuple[str, ...]
-    vendors: tuple[str, ...]  # accelerator vendors it runs on
+    vendors: tuple[str, ...]  # accelerator vendors it runs on; cpu: processors without an accelerator
     disaggregation: bool
     multi_node: bool
     metrics: bool  # whether its server exposes Prometheus metrics

@@ -95,15 +95,16 @@ def parse(text: str, file: Path) -> dict[object, object]:
 
 
 class Sheet:
-    """One catalogue file while it turns into facts. ``sources`` grows with every figure that is taken.
+    """One catalogue entry while it turns into facts. ``sources`` grows with every figure that is taken. The entry is all of
+    a file, or ``data`` where it is part of one.
 
     Every method raises CatalogError when the file lacks the key, has another type there, or names no source for a
     number. ``done`` refuses keys that nothing took, so that a misspelt key cannot go unnoticed.
     """
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, data: dict[object, object] | None = None) -> None:
         self._file = file
-        self._data = parse(file.read_text("utf-8"), file)
+        self._data = parse(file.read_text("utf-8"), file) if data is None else data
         self._taken: set[object] = set()
         self.sources: dict[str, str] = {}
         self._table = self.labels("sources")
@@ -198,7 +199,7 @@ class Sheet:
         """The shares that matrix multiplications of one precision reach, with how they are known."""
         figures = self.record(path, node, ("ew", "ec", "fit_error", "rows"))
         origin = node.get("origin") if isinstance(node, dict) else None
-        if origin not in {"fitted", "scaled", "default"}:
+        if origin not in {"fitted", "scaled", "default", "measured"}:
             self.fail(f"{path}: unknown origin")
         ew, ec, error, rows = figures.values()
         return GemmEfficiency(ew, ec, error, int(rows), origin, self.sources[path])

@@ -267,18 +267,15 @@ def _facts(problem: Problem, chosen: Candidate, roles: Sequence[Role]) -> Mappin
     """The constants behind the prediction, each with its source."""
     engine = chosen.engine.facts
 
-    def constant(c: Constant) -> dict[str, Any]:
-        return {"value": c.value, "fitError": c.fit_error, "rows": c.rows, "origin": c.origin, "source": c.source}
-
     return {
         "engine": {
             "id": engine.id,
-            "step_s": constant(engine.step_s),
-            "layer_s": constant(engine.layer_s),
-            "sequence_s": constant(engine.sequence_s),
-            "request_s": constant(engine.request_s),
-            "kv_efficiency": constant(engine.kv_efficiency),
-            "attention_efficiency": constant(engine.attention_efficiency),
+            "step_s": _constant(engine.step_s),
+            "layer_s": _constant(engine.layer_s),
+            "sequence_s": _constant(engine.sequence_s),
+            "request_s": _constant(engine.request_s),
+            "kv_efficiency": _constant(engine.kv_efficiency),
+            "attention_efficiency": _constant(engine.attention_efficiency),
             "memory": engine.memory.source,
         },
         "accelerators": [_accelerator(k, roles) for k in chosen.kinds],
@@ -290,10 +287,15 @@ def _facts(problem: Problem, chosen: Candidate, roles: Sequence[Role]) -> Mappin
     }
 
 
+def _constant(c: Constant) -> dict[str, Any]:
+    return {"value": c.value, "fitError": c.fit_error, "rows": c.rows, "origin": c.origin, "source": c.source}
+
+
 def _accelerator(kind: Kind, roles: Sequence[Role]) -> dict[str, Any]:
     """One accelerator's constants, and its price."""
     facts, gemm = kind.facts, kind.facts.gemm[roles[0].weights]
     tps = sorted({r.tp for r in roles if r.pool == kind.index} - {1})
+    own = {"kv_efficiency": facts.kv_efficiency, "attention_efficiency": facts.attention_efficiency}
     return {
         "id": facts.id,
         "hbm_bytes_per_s": facts.hbm_bytes_per_s,
@@ -307,6 +309,7 @@ def _accelerator(kind: Kind, roles: Sequence[Role]) -> dict[str, Any]:
             "origin": gemm.origin,
             "source": gemm.source,
         },
+        **{name: _constant(c) for name, c in own.items() if c is not None},
         "allreduce_alpha_s": {str(t): facts.allreduce_alpha_s[t] for t in tps},
         "allreduce_bytes_per_s": {str(t): facts.allreduce_bytes_per_s[t] for t in tps},
         "pricePerHour": kind.plan.price_per_hour,

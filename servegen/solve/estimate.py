@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from servegen.catalog.accelerators import resolve_accelerator
+from servegen.catalog.calibration import NONE, Calibration
 from servegen.catalog.engines import resolve_engine
 from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
 from servegen.catalog.models import model_from_file, resolve_model
@@ -47,7 +47,8 @@ class EstimateRequest:
     """A configuration as the command line states it.
 
     ``chunk`` 0 is the engine's token budget, ``weights`` "" the checkpoint's own precision.
-    ``*_tp`` and ``*_workers`` speak for mode ``disaggregated``; 0 means ``tp`` and 1.
+    ``*_tp`` and ``*_workers`` speak for mode ``disaggregated``; 0 means ``tp`` and 1. ``calibration`` holds constants and
+    accelerators of the user's own.
     """
 
     model: str
@@ -70,6 +71,7 @@ class EstimateRequest:
     prefill_workers: int = 0
     decode_tp: int = 0
     decode_workers: int = 0
+    calibration: Calibration = NONE
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,8 @@ def _largest(parts: Mapping[str, float]) -> str:
 def _resolve(request: EstimateRequest) -> tuple[ModelFacts, AcceleratorFacts, EngineFacts]:
     named_file = request.model.endswith(".json") or (os.path.sep in request.model and Path(request.model).is_file())
     model = model_from_file(Path(request.model)) if named_file else resolve_model(request.model)
-    return model, resolve_accelerator(request.accelerator), resolve_engine(request.engine)
+    own = request.calibration
+    return model, own.resolve_accelerator(request.accelerator), own.engine(resolve_engine(request.engine))
 
 
 def _check(request: EstimateRequest, model: ModelFacts, accelerator: AcceleratorFacts, engine: EngineFacts) -> None:

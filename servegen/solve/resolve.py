@@ -7,7 +7,6 @@ import json
 import math
 from typing import Any
 
-from servegen.catalog.accelerators import resolve_accelerator
 from servegen.catalog.calibration import NONE, Calibration, load_calibration
 from servegen.catalog.engines import resolve_engine
 from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
@@ -235,7 +234,7 @@ def _kind(loaded: LoadedSpec, index: int, own: Calibration) -> Kind:
     entry = loaded.spec.spec.hardware.pool[index]
     key = f"spec.hardware.pool.{index}"
     try:
-        facts = own.accelerator(resolve_accelerator(entry.accelerator))
+        facts = own.resolve_accelerator(entry.accelerator)
     except CatalogError as error:
         raise _at(loaded, f"{key}.accelerator", error) from error
     price = entry.price if entry.price is not None else facts.price_per_h
