@@ -23,7 +23,9 @@ def calibrate(
         list[Path] | None, typer.Argument(metavar="[RESULTS]", help="Files of benchmark results.", show_default=False)
     ] = None,
     probe: Annotated[bool, typer.Option("--probe", help="Measure the devices of this machine instead; needs torch.")] = False,
-    budget: Annotated[float, typer.Option(min=0, help="With --probe: seconds of measuring; 0: 50.", show_default=False)] = 0,
+    budget: Annotated[
+        int, typer.Option(min=0, max=3600, help="With --probe: seconds of measuring; 0: 50.", show_default=False)
+    ] = 0,
     score: Annotated[bool, typer.Option("--score", help="Only judge predictions; fit nothing.")] = False,
     by: Annotated[str, typer.Option(help=f"Group errors by one of {', '.join(GROUPS)}.")] = "",
     out: Annotated[Path | None, typer.Option(help="Write the calibration file here.")] = None,
