@@ -12,6 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from servegen.catalog import calibration
 from servegen.catalog.accelerators import list_accelerators, resolve_accelerator
 from servegen.catalog.engines import list_engines, resolve_engine
 from servegen.catalog.facts import Attention, ModelFacts
@@ -259,7 +260,7 @@ def test_more_memory_never_lowers_the_batch(usable: float, more: float, chunk: i
 
     def batch(size: float) -> MemoryFigures:
         device = dataclasses.replace(resolve_accelerator("h100"), usable_bytes=size, hbm_bytes=size)
-        with mock.patch.object(estimates, "resolve_accelerator", lambda _: device):
+        with mock.patch.object(calibration, "resolve_accelerator", lambda _: device):
             return told(DENSE, "h100", 1, chunk=chunk, engine=engine)
 
     small, large = batch(usable), batch(usable * more)
