@@ -178,10 +178,14 @@ def _accelerator(id: str, node: dict[str, Any], path: Path) -> AcceleratorFacts:
         sheet.fail(f"the id of accelerators.{id} is another")
     facts = facts_of(sheet, id)
     amounts = {"hbm_bytes": facts.hbm_bytes, "usable_bytes": facts.usable_bytes, "hbm_bytes_per_s": facts.hbm_bytes_per_s}
-    amounts |= {"host_devices": facts.host_devices, "host_memory_bytes": facts.host_memory_bytes}
-    for name, value in (amounts | {f"peak_flops.{p}": v for p, v in facts.peak_flops.items()}).items():
-        if not 0 < value < math.inf:
+    amounts |= {"host_devices": facts.host_devices, "host_cpus": facts.host_cpus, "host_memory_bytes": facts.host_memory_bytes}
+    amounts |= {"scaleup_domain": facts.scaleup_domain, **{f"peak_flops.{p}": v for p, v in facts.peak_flops.items()}}
+    optional = {n: getattr(facts, n) for n in ("link_bytes_per_s", "link_pair_bytes_per_s", "tdp_w")}
+    for name, value in (amounts | {n: v for n, v in optional.items() if not math.isnan(v)}).items():
+        if not value > 0:
             sheet.fail(f"{id}: {name} = {value:g} is no amount")
+    if facts.allreduce_alpha_s.keys() != facts.allreduce_bytes_per_s.keys():
+        sheet.fail(f"{id}: allreduce_alpha_s and allreduce_bytes_per_s are not of the same TPs")
     if "bf16" not in facts.peak_flops:
         sheet.fail(f"{id}: peak_flops lacks bf16, in which attention runs")
     for precision, gemm in facts.gemm.items():

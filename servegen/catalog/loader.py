@@ -22,6 +22,9 @@ from servegen.errors import CatalogError, Diagnostic, Where
 
 ROOT = Path(__file__).parent
 
+#: No figure of a device or an engine comes near this; not-a-number is not below it either.
+LARGEST = 1e30
+
 _ALIASES = re.compile(r"^aliases: \[(.*)\]$", re.MULTILINE)
 _VENDORS = re.compile(r"^(nvidia|amd|intel|google)")
 
@@ -153,7 +156,7 @@ class Sheet:
         return self._table[name]
 
     def number(self, path: str, value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
             self.fail(f"{path} is no number")
         return float(value)
 
@@ -164,7 +167,8 @@ class Sheet:
         return math.nan if node.get("value") is None else self.number(key, node["value"])
 
     def count(self, key: str) -> int:
-        return int(self.figure(key))
+        value = self.figure(key)
+        return int(value) if not math.isnan(value) else self.fail(f"{key} has no value")
 
     def counts(self, key: str) -> tuple[int, ...]:
         """A list of whole numbers with one source."""
