@@ -124,6 +124,7 @@ def facts_of(sheet: Sheet, name: str) -> AcceleratorFacts:
         host_devices=sheet.count("host_devices"),
         host_cpus=sheet.count("host_cpus"),
         host_memory_bytes=sheet.figure("host_memory_bytes"),
+        host_fabric_bytes_per_s=sheet.figure("host_fabric_bytes_per_s") if sheet.has("host_fabric_bytes_per_s") else 0.0,
         resource=sheet.text("resource"),
         node_selector=sheet.labels("node_selector"),
         compute_capability=sheet.figure("compute_capability") if sheet.has("compute_capability") else 0.0,
@@ -137,6 +138,8 @@ def facts_of(sheet: Sheet, name: str) -> AcceleratorFacts:
         attention_efficiency=_own(sheet, "attention_efficiency"),
     )
     sheet.sources["price_per_h"] = f"median of {count} on-demand rows of prices.yaml" if count else "no price is known"
+    if not facts.host_fabric_bytes_per_s:
+        sheet.sources["host_fabric_bytes_per_s"] = "not known"
     if not facts.compute_capability:
         sheet.sources["compute_capability"] = "not a CUDA device"
     sheet.done()

@@ -82,6 +82,7 @@ def _load(name: str) -> EngineFacts:
         vendors=_known(sheet, "vendors", ("nvidia", "amd", "intel", "google", "cpu")),
         disaggregation=sheet.flag("disaggregation"),
         multi_node=sheet.flag("multi_node"),
+        parallel=sheet.texts("parallel"),
         metrics=sheet.flag("metrics"),
         own_checkpoints=sheet.flag("own_checkpoints"),
         renders=sheet.flag("renders"),
@@ -137,7 +138,8 @@ def _memory(sheet: Sheet) -> MemoryRule:
     names = {
         "context_bytes", "usable_share", "setup_bytes", "setup_parallel_bytes", "handoff_bytes", "per_chunk_token_bytes",
         "least_chunk_tokens",
-        "per_device_bytes", "per_graph_sequence_bytes", "floor_bytes", "floor_above_bytes", "weights_overhead", "kv_reserve_osl",
+        "per_device_bytes", "per_graph_sequence_bytes", "per_padded_sequence_bytes", "floor_bytes", "floor_above_bytes",
+        "weights_overhead", "kv_reserve_osl",
     }  # fmt: skip
     if rule.keys() != names:
         sheet.fail(f"memory: {', '.join(sorted(rule.keys() ^ names))} is missing or unknown")

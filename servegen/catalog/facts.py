@@ -173,6 +173,7 @@ class AcceleratorFacts:
     host_devices: int  # devices in the usual host
     host_cpus: int
     host_memory_bytes: float
+    host_fabric_bytes_per_s: float  # between hosts, one way, for each device; 0 = unknown
     resource: str  # Kubernetes extended resource
     node_selector: Mapping[str, str]
     compute_capability: float  # CUDA SM version as a number (9.0), 0 elsewhere
@@ -194,7 +195,8 @@ class MemoryRule:
     """What an engine leaves free on a device of ``usable`` bytes:
 
     ``reserve = context + usable_share*usable + per_chunk_token*chunk + per_device*(tp*pp)
-    + per_graph_sequence*max_running_requests``, at least ``floor`` on devices above ``floor_above`` bytes;
+    + per_graph_sequence*max_running_requests + per_padded_sequence*max_running_requests*dp`` where dp > 1 (sequences of one
+    attention group), at least ``floor`` on devices above ``floor_above`` bytes;
     ``setup`` (one device, several) is gone before the fraction applies; ``handoff`` comes on top on prefill and
     decode servers. ``weights_overhead`` multiplies the weights (loader slack).
     """
@@ -208,6 +210,7 @@ class MemoryRule:
     least_chunk_tokens: float  # a smaller chunk is reserved for like this one
     per_device_bytes: float
     per_graph_sequence_bytes: float
+    per_padded_sequence_bytes: float
     floor_bytes: float
     floor_above_bytes: float
     weights_overhead: float
@@ -239,6 +242,7 @@ class EngineFacts:
     vendors: tuple[str, ...]  # accelerator vendors it runs on; cpu: processors without an accelerator
     disaggregation: bool
     multi_node: bool
+    parallel: tuple[str, ...]  # besides TP: pp, ep, dp (attention data parallelism)
     metrics: bool  # whether its server exposes Prometheus metrics
     own_checkpoints: bool  # whether it loads only checkpoints converted to its own format
     renders: bool  # whether this version has a launch template for it

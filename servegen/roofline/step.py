@@ -5,6 +5,11 @@ The step (F50 generalised) of ``sequences`` decoding sequences and ``tokens`` pr
     launch + latency + sequence*(sequences + prompts) + kv + max(streaming, multiplying) + wire + attention
 
 where ``streaming`` counts the experts that the batch wakes (F43). With the ideal terms (efficiency 1, no latency) it is F10.
+
+A pipeline of ``stages`` works on as many micro-batches at once: a sequence gets a token each time its micro-batch has been
+through all of them, so the step is ``stages`` times that of one stage with its share of the sequences. Attention-data
+parallelism keeps ``groups`` of devices apart: sequences spread over the groups, a prompt belongs to one of them, and the
+busiest group sets the pace of the attention, while the experts take the tokens of all groups together.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,7 +34,10 @@ class StepTerms:
     """Coefficients of the step, shape (rows,) or, with a group axis, (rows, groups); ``window`` is (groups,).
 
     ``token_read_s`` is the time to read one cached token (per sequence), ``state_s`` the time for a sequence's fixed state,
-    ``pair_s`` the time per unit of :func:`servegen.roofline.attention.causal_pairs`.
+    ``pair_s`` the time per unit of :func:`servegen.roofline.attention.causal_pairs`. All are of the slowest of ``stages`` and
+    of one of ``groups``; ``group_flop_s`` is the time per token of the matrices that belong to a group, ``token_flop_s`` of
+    those that all groups share. ``expert_spread`` is what the busiest expert-parallel rank wakes beyond its share (F43), 0
+    without expert parallelism.
     """
 
     launch_s: Array
@@ -42,7 +51,16 @@ class StepTerms:
     token_read_s: Array
     state_s: Array
     pair_s: Array
+    stages: Array
+    groups: Array
+    group_flop_s: Array
+    expert_spread: Array
     window: Array
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether no row has stages or groups."""
+        return bool((self.stages == 1.0).all() and (self.groups == 1.0).all())
 
     def kv_s(self, context: Array | float) -> Array:
         """Seconds that one sequence of ``context`` tokens adds to a decode step, shape (rows,)."""
@@ -52,32 +70,55 @@ class StepTerms:
         """Seconds of causal attention of whole prompts; ``total``, ``cached`` shape (k,); result (rows, k)."""
         return np.asarray(self.pair_s @ causal_pairs(total, cached, self.window).T)
 
-    def gemm_s(self, tokens: Array) -> Array:
-        """max(streaming, multiplying) of ``tokens`` tokens, shape (rows,) or (rows, k)."""
-        weight, expert, idle, flop = self.weight_s, self.expert_s, self.expert_idle, self.token_flop_s
-        if tokens.ndim > 1:
-            weight, expert, idle, flop = weight[:, None], expert[:, None], idle[:, None], flop[:, None]
-        if not expert.any():  # a dense model has no experts to wake; the power below is the costliest operation here
-            return np.maximum(weight, flop * tokens)
-        return np.maximum(weight + expert * (1.0 - idle**tokens), flop * tokens)
+    def woken(self, tokens: Array) -> Array:
+        """Share of the experts of a rank that ``tokens`` tokens wake, of the busiest rank; shape (rows,) or (rows, k)."""
+        idle, spread = (_beside(c, tokens) for c in (self.expert_idle, self.expert_spread))
+        share = 1.0 - idle**tokens
+        if not self.expert_spread.any():
+            return np.asarray(share)
+        return np.minimum(share + spread * np.sqrt(share * (1.0 - share)), 1.0)
+
+    def gemm_s(self, tokens: Array, busiest: Array | None = None) -> Array:
+        """max(streaming, multiplying) of ``tokens`` tokens, ``busiest`` of them in one group; shape (rows,) or (rows, k)."""
+        weight, flop = _beside(self.weight_s, tokens), _beside(self.token_flop_s, tokens)
+        multiply = flop * tokens
+        if busiest is not None:
+            multiply = multiply + _beside(self.group_flop_s, tokens) * busiest
+        if not self.expert_s.any():  # a dense model has no experts to wake; the power below is the costliest operation here
+            return np.maximum(weight, multiply)
+        return np.maximum(weight + _beside(self.expert_s, tokens) * self.woken(tokens), multiply)
+
+    def busiest(self, sequences: Array) -> Array:
+        """Sequences of the fullest group when they are spread evenly."""
+        return np.maximum(sequences / self.groups, np.minimum(sequences, 1.0))
 
     def decode_s(self, sequences: Array, kv_s: Array) -> Array:
         """Seconds of a pure decode step of ``sequences`` sequences, each reading its KV in ``kv_s``. Shape (rows,)."""
-        return self.launch_s + self.latency_s + (self.sequence_s + kv_s + self.token_wire_s) * sequences + self.gemm_s(sequences)
+        if self.plain:
+            each = self.sequence_s + kv_s + self.token_wire_s
+            return self.launch_s + self.latency_s + each * sequences + self.gemm_s(sequences)
+        micro = np.maximum(sequences / self.stages, np.minimum(sequences, 1.0))
+        busiest = self.busiest(micro)
+        stage = self.launch_s + self.latency_s + (self.sequence_s + kv_s) * busiest + self.token_wire_s * micro
+        return self.stages * (stage + self.gemm_s(micro, busiest))
 
-    def chunk_s(self, tokens: Array) -> Array:
-        """Seconds of a prefill-only step of ``tokens`` tokens, without attention and per-prompt cost."""
-        fixed, wire = self.launch_s + self.latency_s, self.token_wire_s
-        if tokens.ndim > 1:
-            fixed, wire = fixed[:, None], wire[:, None]
-        return fixed + self.gemm_s(tokens) + wire * tokens
+    def chunk_s(self, tokens: Array, prompts: Array | None = None) -> Array:
+        """Seconds of a stage's prefill-only step of ``tokens`` tokens, without attention and per-prompt cost.
+
+        The tokens belong to ``prompts`` prompts, one if it is left out, of which each has a group to itself where it can.
+        """
+        fixed, wire = _beside(self.launch_s + self.latency_s, tokens), _beside(self.token_wire_s, tokens)
+        busiest = None
+        if not self.plain:
+            busiest = tokens if prompts is None else tokens / np.minimum(prompts, self.groups)
+        return fixed + self.gemm_s(tokens, busiest) + wire * tokens
 
     def prefill_s(self, uncached: Array, total: Array, chunk: Array) -> Array:
-        """Seconds to prefill one prompt alone, in chunks (F8b, F33).
+        """Seconds that a stage takes to prefill one prompt alone, in chunks (F8b, F33).
 
-        ``uncached`` and ``total`` (k,), ``chunk`` (rows,); result (rows, k).
+        ``uncached`` and ``total`` (k,), ``chunk`` (rows,); result (rows, k). A chunk is dealt out to the groups evenly.
         """
-        size = np.minimum(chunk[:, None], uncached[None, :])
+        size = np.minimum((chunk / self.groups)[:, None], uncached[None, :])
         full = np.floor(uncached[None, :] / size)
         rest = uncached[None, :] - full * size
         time = full * self.chunk_s(size) + np.where(rest > 0, self.chunk_s(rest), 0.0)
@@ -85,34 +126,41 @@ class StepTerms:
 
     def decode_breakdown_s(self, sequences: Array, kv_s: Array) -> Mapping[str, Array]:
         """The decode step by what it is spent on; the parts sum to :meth:`decode_s`."""
-        stream = self.weight_s + self.expert_s * (1.0 - self.expert_idle**sequences)
-        multiply = self.token_flop_s * sequences
-        return {
+        micro = np.maximum(sequences / self.stages, np.minimum(sequences, 1.0))
+        busiest = self.busiest(micro)
+        stream, multiply = self._streamed(micro), self.token_flop_s * micro + self.group_flop_s * busiest
+        parts = {
             "weights": np.where(stream >= multiply, stream, 0.0),
             "compute": np.where(stream >= multiply, 0.0, multiply),
-            "kv": kv_s * sequences,
+            "kv": kv_s * busiest,
             "attention": np.zeros_like(stream),
-            "collectives": self.latency_s + self.token_wire_s * sequences,
-            "overhead": self.launch_s + self.sequence_s * sequences,
+            "collectives": self.latency_s + self.token_wire_s * micro,
+            "overhead": self.launch_s + self.sequence_s * busiest,
         }
+        return {name: self.stages * part for name, part in parts.items()}
+
+    def _streamed(self, tokens: Array) -> Array:
+        return np.asarray(self.weight_s + self.expert_s * self.woken(tokens))
 
     def prefill_breakdown_s(self, uncached: float, total: float, chunk: Array) -> Mapping[str, Array]:
-        """The prefill of one prompt by what it is spent on; the parts sum to :meth:`prefill_s`."""
-        chunks = [float(min(c, uncached)) for c in chunk]
+        """The prefill of one prompt on one stage by what it is spent on; the parts sum to :meth:`prefill_s`."""
         parts = {k: np.zeros_like(self.weight_s) for k in ("weights", "compute", "kv", "attention", "collectives", "overhead")}
-        for row, size in enumerate(chunks):
-            left = uncached
-            while left > 0:
-                now = min(size, left)
-                left -= now
-                stream = self.weight_s[row] + self.expert_s[row] * (1.0 - self.expert_idle[row] ** now)
-                multiply = self.token_flop_s[row] * now
-                parts["weights" if stream >= multiply else "compute"][row] += max(stream, multiply)
-                parts["collectives"][row] += self.latency_s[row] + self.token_wire_s[row] * now
-                parts["overhead"][row] += self.launch_s[row]
+        size = np.minimum(chunk / self.groups, uncached)
+        full = np.floor(uncached / size)
+        for count, now in ((full, size), (np.where(uncached - full * size > 0, 1.0, 0.0), uncached - full * size)):
+            stream, multiply = self._streamed(now), (self.token_flop_s + self.group_flop_s) * now
+            parts["weights"] += count * np.where(stream >= multiply, stream, 0.0)
+            parts["compute"] += count * np.where(stream >= multiply, 0.0, multiply)
+            parts["collectives"] += count * (self.latency_s + self.token_wire_s * now)
+            parts["overhead"] += count * self.launch_s
         parts["overhead"] += self.sequence_s
         parts["attention"] += self.attention_s(np.array([total]), np.array([total - uncached]))[:, 0]
         return parts
+
+
+def _beside(column: Array, tokens: Array) -> Array:
+    """A column of rows, shaped to stand beside ``tokens`` of shape (rows,) or (rows, k)."""
+    return column[:, None] if tokens.ndim > 1 else column
 
 
 def stack(rows: Sequence[Mapping[str, Any]], window: Array) -> StepTerms:

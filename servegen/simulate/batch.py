@@ -30,6 +30,7 @@ class Batch:
         self.size = 0
         self.done = 0  # decode steps so far
         self._model, self._log, self._waits = model, log, waits_for_longest
+        self._whole = model.stages == 1 and model.groups == 1
         self._ends: list[tuple[int, int, Request]] = []
         self._order = 0
         self._tokens = 0  # of context, over all sequences
@@ -75,6 +76,9 @@ class Batch:
         slope = self._model.read_s * size
         for seen in self._seen:
             slope += seen.window.read_s * seen.growing
+        if not self._whole:
+            share = self._model.read_share(size)
+            return base + self.read_s() * share, slope * share
         return base + self.read_s(), slope
 
     def steps_to_next(self) -> int:

@@ -5,6 +5,7 @@ A replay asks for millions of steps, one at a time; numpy scalars would cost mor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,7 +28,7 @@ class StepModel:
     that see the whole context, ``windows`` those of the others, one entry per distinct width, ascending.
 
     ``sequence_bytes`` is what a sequence takes whatever its length: recurrent state, and what rounding up to pages costs
-    at most.
+    at most. With ``stages`` or ``groups`` the seconds are those of one of them (:mod:`servegen.roofline.step`).
     """
 
     fixed_s: float  # launch and collective latency of any step
@@ -43,6 +44,10 @@ class StepModel:
     token_bytes: float
     sequence_bytes: float
     windows: tuple[Window, ...] = ()
+    stages: int = 1
+    groups: int = 1
+    group_flop_s: float = 0.0
+    expert_spread: float = 0.0
 
     @classmethod
     def of(
@@ -74,19 +79,54 @@ class StepModel:
             token_bytes=token,
             sequence_bytes=state_bytes + slack,
             windows=windows,
+            stages=int(terms.stages[row]),
+            groups=int(terms.groups[row]),
+            group_flop_s=float(terms.group_flop_s[row]),
+            expert_spread=float(terms.expert_spread[row]),
         )
 
-    def gemm_s(self, tokens: int) -> float:
-        """max(streaming, multiplying) of ``tokens`` tokens."""
+    def gemm_s(self, tokens: float, busiest: float = 0.0) -> float:
+        """max(streaming, multiplying) of ``tokens`` tokens, ``busiest`` of them in one attention group."""
         stream = self.weight_s
         if self.expert_s:
-            stream += self.expert_s * (1.0 - self.expert_idle**tokens)
-        multiply = self.flop_s * tokens
+            woken = 1.0 - self.expert_idle**tokens
+            if self.expert_spread:
+                woken = min(woken + self.expert_spread * math.sqrt(woken * (1.0 - woken)), 1.0)
+            stream += self.expert_s * woken
+        multiply = self.flop_s * tokens + self.group_flop_s * busiest
         return stream if stream > multiply else multiply
 
     def batch_s(self, sequences: int) -> float:
-        """Seconds of a decode step without the reading of KV."""
-        return self.fixed_s + self.decode_s * sequences + self.gemm_s(sequences)
+        """Seconds of a decode step without the reading of KV: every stage in turn, the busiest group of each."""
+        if self.stages == 1 and self.groups == 1:
+            return self.fixed_s + self.decode_s * sequences + self.gemm_s(sequences)
+        micro = max(sequences / self.stages, min(sequences, 1))
+        busiest = max(micro / self.groups, min(micro, 1.0))
+        host = (self.decode_s - self.wire_s) * busiest + self.wire_s * micro
+        return self.stages * (self.fixed_s + host + self.gemm_s(micro, busiest))
+
+    def read_share(self, sequences: int) -> float:
+        """What a step waits for of the time to read the KV of all sequences one after the other."""
+        if self.stages == 1 and self.groups == 1:
+            return 1.0
+        micro = max(sequences / self.stages, 1.0)
+        return self.stages * max(micro / self.groups, 1.0) / sequences
+
+    def mixed_s(self, sequences: int, tokens: int, ending: int, attention_s: float, prompts: int) -> float:
+        """Seconds of a decode step without the reading of KV, in which one stage takes ``tokens`` prompt tokens along."""
+        micro = max(sequences / self.stages, 1.0)
+        busiest = max(micro / self.groups, 1.0)
+        busy = min(prompts, self.groups)
+        longer = self.gemm_s(micro + tokens, busiest + tokens / busy) - self.gemm_s(micro, busiest)
+        return self.batch_s(sequences) + longer + self.wire_s * tokens + (self.sequence_s * ending + attention_s) / busy
+
+    def prompts_s(self, tokens: int, ending: int, attention_s: float, prompts: int) -> float:
+        """Seconds of a stage's prefill-only step of ``prompts`` prompts, ``ending`` of which end."""
+        if self.groups == 1:
+            return self.fixed_s + self.sequence_s * ending + self.wire_s * tokens + self.gemm_s(tokens) + attention_s
+        busy = min(prompts, self.groups)
+        each = (self.sequence_s * ending + attention_s) / busy
+        return self.fixed_s + self.wire_s * tokens + self.gemm_s(tokens, tokens / busy) + each
 
     def attention_s(self, past: int, tokens: int) -> float:
         """Seconds of causal attention of ``tokens`` prompt tokens behind ``past`` others."""
@@ -95,6 +135,10 @@ class StepModel:
         for w in self.windows:
             seconds += w.pair_s * (_area(total, w.tokens) - _area(past, w.tokens))
         return seconds
+
+    def later_stages_s(self, tokens: int) -> float:
+        """Seconds from the end of a prompt's last ``tokens`` tokens on the first stage to their end on the last one."""
+        return (self.stages - 1) * self.prompts_s(tokens, 1, self.attention_s(0, tokens), 1)
 
     def held_bytes(self, context: int) -> float:
         """Bytes on one device of a sequence of ``context`` tokens."""

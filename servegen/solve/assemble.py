@@ -18,6 +18,7 @@ from servegen.service import size
 from servegen.service.disciplines import Point
 from servegen.service.size import Bound
 from servegen.solve.bands import band, dense
+from servegen.solve.budget import graph_bytes
 from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.deploy import finished_deploy
 from servegen.solve.explain import Comparison, binding, why
@@ -141,12 +142,12 @@ def _role(problem: Problem, r: RoleChoice, p: Point) -> Role:
         weights=config.weights,
         kv=config.kv,
         tp=config.tp,
-        pp=1,
-        dp=1,
-        ep=1,
+        pp=config.pp,
+        dp=config.dp,
+        ep=config.ep,
         replicas=r.replicas,
         spares=problem.spares,
-        devices=config.tp,
+        devices=config.devices,
         max_running_requests=r.batch_limit,
         chunked_prefill_size=r.chunk,
         mixed_chunk=block.discipline == "mixed",
@@ -169,8 +170,9 @@ def _memory(problem: Problem, r: RoleChoice) -> MemoryPlan:
     block, row = r.block, r.row
     rule, memory = block.engine.facts.memory, block.rows.memory
     usable = float(memory.usable_bytes[row])
-    graphs = rule.per_graph_sequence_bytes * r.batch_limit
-    collectives = rule.per_device_bytes * r.tp
+    groups = r.shape.dp
+    graphs = float(graph_bytes(rule, np.array(r.batch_limit / groups), np.array(float(groups))))
+    collectives = rule.per_device_bytes * r.devices
     reserve = usable * (1.0 - float(block.budget.fraction[row, r.limit]))
     activations = max(min(rule.per_chunk_token_bytes * r.chunk, reserve - graphs - collectives - rule.context_bytes), 0.0)
     pool = float(block.budget.pool[row, r.limit])
