@@ -12,7 +12,7 @@ import numpy as np
 from servegen.catalog.facts import Constant
 from servegen.lower import lower
 from servegen.plan import Band, Choice, Flip, MemoryPlan, ModelPlan, Plan, Prediction, Role, TrafficPlan
-from servegen.roofline.collectives import HANDOFF
+from servegen.roofline.collectives import CROSSING, HANDOFF
 from servegen.roofline.step import take
 from servegen.service import size
 from servegen.service.disciplines import Point
@@ -226,6 +226,10 @@ def _extrapolated(problem: Problem, chosen: Candidate) -> tuple[str, ...]:
         out.append(f"{engine.id} step constants ({engine.step_s.origin}: {engine.step_s.source})")
     if chosen.topology == "disaggregated":
         out.append(f"hand-over of the KV cache ({HANDOFF.source})")
+    if any(r.devices > r.block.kind.plan.per_node or r.shape.dp > 1 for r in chosen.roles):
+        out.append(f"collectives between nodes and between attention groups ({CROSSING.source})")
+    if any(r.shape.pp > 1 for r in chosen.roles):
+        out.append("pipeline stages: priced by the constants of one stage, no measurement of them is in the fit")
     if not dense(problem.model):
         out.append(
             f"{problem.model.id}: experts, windows, compressed or recurrent layers are priced with the constants of dense models"
@@ -296,7 +300,9 @@ def _constant(c: Constant) -> dict[str, Any]:
 def _accelerator(kind: Kind, roles: Sequence[Role]) -> dict[str, Any]:
     """One accelerator's constants, and its price."""
     facts, gemm = kind.facts, kind.facts.gemm[roles[0].weights]
-    tps = sorted({r.tp for r in roles if r.pool == kind.index} - {1})
+    # All-reduces over several nodes are built from those inside one.
+    groups = {n for r in roles if r.pool == kind.index for n in (r.tp, r.tp // r.dp)} - {1}
+    tps = sorted({n if n in facts.allreduce_alpha_s else kind.plan.per_node for n in groups})
     own = {"kv_efficiency": facts.kv_efficiency, "attention_efficiency": facts.attention_efficiency}
     return {
         "id": facts.id,
