@@ -35,11 +35,10 @@ class Scene:
         return whole and all(v.met for v in self.verdicts)
 
 
-def replay_blocks(plan: Plan, scenes: Sequence[Scene], note: str = "") -> list[Block]:
-    """The whole report; the table over time is the last scene's."""
+def replay_blocks(plan: Plan, scenes: Sequence[Scene], sent: str) -> list[Block]:
+    """The whole report; ``sent`` says what was sent. The table over time is the last scene's."""
     blocks: list[Block] = [Title(one_line(f"{plan.name}: {view.headline(plan)}"))]
-    if note:
-        blocks.append(Text(note))
+    blocks.append(Text(one_line(f"Sent: {sent}")))
     if plan.slo:
         blocks.append(_bounds(plan, scenes))
     for scene in scenes:
@@ -48,9 +47,10 @@ def replay_blocks(plan: Plan, scenes: Sequence[Scene], note: str = "") -> list[B
     return blocks
 
 
-def replay_json(plan: Plan, scenes: Sequence[Scene]) -> dict[str, Any]:
+def replay_json(plan: Plan, scenes: Sequence[Scene], arrivals: str, sent: str) -> dict[str, Any]:
     """Stable keys; seconds, tokens, shares."""
-    data: dict[str, Any] = to_jsonable({"name": plan.name, "replays": [_scene_json(scene) for scene in scenes]})
+    replays = [_scene_json(scene) for scene in scenes]
+    data: dict[str, Any] = to_jsonable({"name": plan.name, "arrivals": arrivals, "sent": sent, "replays": replays})
     return data
 
 
@@ -65,6 +65,7 @@ def _scene_json(scene: Scene) -> dict[str, Any]:
         "requests": {
             "sent": r.requests,
             "completed": r.completed,
+            "leftOut": r.left_out,
             "refused": r.refused,
             "unserved": r.unserved,
             "resent": r.resent,
@@ -126,6 +127,7 @@ def _figures(scenes: Sequence[Scene]) -> Table:
     rows = [
         row("requests sent", count, "requests"),
         row("answered", count, "completed"),
+        row("outside the steady state", count, "left_out"),
         row("refused, larger than the KV pool", count, "refused"),
         row("never served", count, "unserved"),
         row("sent again after the loss", count, "resent"),

@@ -78,7 +78,7 @@ class _Run:
 
     def __init__(self, deployment: Deployment, source: Source, seed: int, watch: bool = True) -> None:
         self.deployment, self.source = deployment, source
-        self.log = Log(source.count, source.finished, watch)
+        self.log = Log(source.count, source.finished, watch, source.steady)
         self._fits = 0  # the longest request so far that fits every replica
         self.events: list[tuple[float, int, object, int]] = []
         self.pushed = 0
@@ -110,6 +110,8 @@ class _Run:
     def play(self, fail_s: float, progress: Callable[[int], None] | None) -> None:
         """Let everything happen, in order of time; what arrives when a step ends is seen by the next one."""
         events, source = self.events, self.source
+        # The requests at which the steady part begins and ends.
+        begins, ends = (-1, -1) if self.log.whole else (self.log.steady.start, self.log.steady.stop)
         sent = 0
         while True:
             arrival = source.next_s
@@ -129,6 +131,9 @@ class _Run:
                     self.log.finish(what, now)
             elif arrival < math.inf:
                 request = source.take()
+                if request.id in (begins, ends):
+                    busy = sum(r.busy_until(arrival) for pool in self.pools for r in pool)
+                    self.log.bound_steady(self.log.mark(arrival, busy), request.id == begins)
                 self.log.sent(request)
                 self._send(request, arrival, 0)
                 sent += 1

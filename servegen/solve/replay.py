@@ -6,12 +6,10 @@ engine, accelerator, precisions and TP.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -23,27 +21,25 @@ from servegen.errors import CatalogError, Diagnostic, UserError
 from servegen.lower import Config, lower
 from servegen.plan import Plan, Role
 from servegen.roofline.collectives import HANDOFF
-from servegen.simulate import arrivals
 from servegen.simulate.deployment import Deployment, Handoff, Pool, replay
 from servegen.simulate.engine import Limits
-from servegen.simulate.requests import Source
 from servegen.simulate.result import RequestBound, Result, Spread
 from servegen.simulate.steps import StepModel
+from servegen.solve.arrivals import Sent, Traffic, sent
 from servegen.solve.problem import Problem
 from servegen.spec.load import loads
 from servegen.workload import HASH_BLOCK_TOKENS, Lengths, TraceRequests, Workload
 
-Arrivals = Literal["poisson", "gamma", "closed-loop"]
 #: Tokens of a page of the KV cache, by engine: SGLang's --page-size, vLLM's --block-size and TensorRT-LLM's tokens per block
 #: as they are by default; others hold whole sequences.
 PAGE_TOKENS: Mapping[str, int] = {"vllm": 16, "tensorrt-llm": 32}
-#: Requests of a replay that does not say how many.
-REQUESTS = 10_000
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A plan with what the replay needs beside it. ``attainment`` nan = none is bounded."""
+    """A plan with what the replay needs beside it. ``attainment`` nan = none is bounded; ``trace`` is the one that the spec
+    names as its traffic, None where that is no trace or it is not at hand.
+    """
 
     plan: Plan
     model: ModelFacts
@@ -51,20 +47,7 @@ class Subject:
     attainment: float
     engine: EngineFacts
     accelerators: tuple[AcceleratorFacts, ...]  # one for each role
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """What is sent. ``kind`` "" is the spec's own; ``trace`` replaces it.
-
-    ``requests`` 0 is :data:`REQUESTS`, or all of a trace.
-    """
-
-    kind: Arrivals | Literal[""] = ""
-    requests: int = 0
-    seed: int = 0
     trace: TraceRequests | None = None
-    cut: arrivals.Cut = dataclasses.field(default_factory=arrivals.Cut)
 
 
 @dataclass(frozen=True)
@@ -81,7 +64,7 @@ def of_problem(problem: Problem, plan: Plan) -> Subject:
     """A plan that was just solved, with the very facts of its problem."""
     engine = next(e.facts for e in problem.engines if e.facts.id == plan.choice.engine)
     accelerators = tuple(problem.pool[role.pool].facts for role in plan.choice.roles)
-    return Subject(plan, problem.model, problem.workload, problem.slo.attainment, engine, accelerators)
+    return Subject(plan, problem.model, problem.workload, problem.slo.attainment, engine, accelerators, problem.trace)
 
 
 def of_lock(plan: Plan) -> Subject:
@@ -128,8 +111,10 @@ def _lengths(mean: float, p95: float) -> Lengths:
         return Lengths.fixed(mean)
 
 
-def deployment(subject: Subject, extra: int = 0, policy: str = "round-robin", hashed: bool = False) -> Deployment:
-    """The plan's replicas without its spares, and ``extra`` more of the first role. ``hashed`` requests use the prefix cache."""
+def deployment(subject: Subject, extra: int = 0, policy: str = "", hashed: bool = False) -> Deployment:
+    """The plan's replicas without its spares, and ``extra`` more of the first role. ``hashed`` requests use the prefix cache;
+    ``policy`` "" is the one that the plan deploys.
+    """
     plan, engine = subject.plan, subject.engine
     pools = []
     handoff = Handoff(0.0, 0.0)
@@ -152,7 +137,14 @@ def deployment(subject: Subject, extra: int = 0, policy: str = "round-robin", ha
         request_s = engine.request_s.value * (2.0 if split else 1.0) if index == 0 else 0.0
         count = role.replicas + (extra if index == 0 else 0)
         pools.append(Pool(model, limits, _scheduler(engine, role), count, request_s, HASH_BLOCK_TOKENS if hashed else 0))
-    return Deployment(tuple(pools), policy, handoff)
+    return Deployment(tuple(pools), policy or deployed_policy(plan), handoff)
+
+
+def deployed_policy(plan: Plan) -> str:
+    """How requests find a replica: a split plan's router follows its cache or the load; behind a Service they take turns."""
+    if plan.choice.topology == "aggregated":
+        return "round-robin"
+    return "cache-aware" if plan.traffic.prefix_hit > 0 else "power-of-two"
 
 
 def _scheduler(engine: EngineFacts, role: Role) -> str:
@@ -171,37 +163,23 @@ def _handoff(plan: Plan, role: Role, accelerator: AcceleratorFacts, model: StepM
     return Handoff((HANDOFF.half_bytes + model.sequence_bytes * role.tp) / speed, token_bytes * role.tp / speed)
 
 
-def source(subject: Subject, traffic: Traffic) -> Source:
-    """The requests: of the trace, or drawn at the load that the plan was sized for. UserError where no load is known."""
-    if traffic.trace is not None:
-        return arrivals.recorded(traffic.trace, traffic.cut, traffic.requests)
-    w, plan = subject.workload, subject.plan
-    users = w.concurrency or w.users
-    if w.saturate and not traffic.kind:  # offline work: every slot has a request, and another follows
-        users = sum(r.replicas * r.max_running_requests for r in plan.choice.roles if r.role != "prefill")
-    kind = traffic.kind or ("closed-loop" if users else "poisson" if w.burstiness == 1.0 else "gamma")
-    n = traffic.requests or REQUESTS
-    if kind == "closed-loop":
-        # As many users as are in the system on average, where the spec states a rate.
-        users = users or max(round(plan.prediction.load_rate * plan.prediction.e2e.mean), 1)
-        return arrivals.closed_loop(w, users, w.think_time_s, n, traffic.seed)
-    rate = w.rate_per_s or plan.prediction.load_rate
-    return arrivals.open_loop(w, rate, 1.0 if kind == "poisson" else w.burstiness, n, traffic.seed)
+def requests(subject: Subject, traffic: Traffic) -> Sent:
+    """What is sent; errors as :func:`servegen.solve.arrivals.sent`."""
+    return sent(subject.plan, subject.workload, subject.trace, traffic)
 
 
 def run(
     subject: Subject,
-    traffic: Traffic,
+    given: Sent,
+    seed: int = 0,
     extra: int = 0,
-    policy: str = "round-robin",
+    policy: str = "",
     fail_s: float = math.inf,
     progress: Callable[[int], None] | None = None,
 ) -> Result:
-    """Replay the traffic through the plan."""
-    hashed = traffic.trace is not None and traffic.trace.hashes is not None
-    bounds = request_bounds(subject.plan.slo)
-    deployed = deployment(subject, extra, policy, hashed)
-    return replay(deployed, source(subject, traffic), traffic.seed, bounds, fail_s, progress)
+    """Replay what :func:`requests` gave, once, through the plan; its source is used up."""
+    deployed = deployment(subject, extra, policy, given.hashed)
+    return replay(deployed, given.source, seed, request_bounds(subject.plan.slo), fail_s, progress)
 
 
 def request_bounds(slo: Mapping[str, float]) -> tuple[RequestBound, ...]:
