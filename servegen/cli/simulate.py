@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,8 +12,9 @@ from servegen.cli.common import format_of, one_of, put_data, read_specs, show
 from servegen.errors import Diagnostic, SpecError, UserError, Where
 
 if TYPE_CHECKING:
+    from servegen.plan import Plan
     from servegen.solve.arrivals import Sent
-    from servegen.solve.replay import Subject
+    from servegen.solve.replay import Loss, Subject
 
 ARRIVALS = ("poisson", "gamma", "closed-loop")
 ROUTERS = ("round-robin", "power-of-two", "cache-aware")
@@ -57,22 +59,33 @@ def simulate(
     recorded = trace_requests(trace) if trace else None
     kind: Any = arrivals
     traffic = Traffic(kind, requests, seed, recorded, trace, Cut(begin, end, speedup))
-    spares = subject.plan.choice.roles[0].spares
-    scenes = [("as planned", 0, math.inf)]
-    if fail_replica:
-        scenes += [("a replica lost, with a spare", max(spares, 1), fail_s), ("a replica lost, no spare", 0, fail_s)]
-    played = []
-    for name, extra, fails in scenes:
+    played, judged = [], []
+    for name, loss, decides in _scenes(subject.plan, fail_s):
         given = sent(subject, traffic)
         with _bar(name, given) as told:
-            result = run(subject, given, seed, extra, router, fails, told)
+            result = run(subject, given, seed, router, loss, told)
         played.append(Scene(name, result, verdicts(subject, result)))
+        if decides:
+            judged.append(played[-1])
     if format == "text":
         show(replay_blocks(subject.plan, played, given.words))
     else:
         put_data([replay_json(subject.plan, played, given.kind, given.words)], True, format)
-    judged = played[0] if not fail_replica else played[1 if spares else 2]
-    return 0 if judged.met else NOT_MET
+    return 0 if all(scene.met for scene in judged) else NOT_MET
+
+
+def _scenes(plan: Plan, fail_s: float) -> Iterator[tuple[str, Loss | None, bool]]:
+    """What is played: a name, the loss, and whether the exit code depends on it, as the plan has spares or has none."""
+    from servegen.solve.replay import Loss
+
+    lossless = fail_s == math.inf
+    yield "as planned", None, lossless
+    if lossless:
+        return
+    for index, role in enumerate(plan.choice.roles):
+        who = "a replica" if role.role == "serve" else f"a {role.role} server"
+        yield f"{who} lost, with a spare", Loss(fail_s, index, max(role.spares, 1)), bool(role.spares)
+        yield f"{who} lost, no spare", Loss(fail_s, index, 0), not role.spares
 
 
 def _bar(name: str, given: Sent) -> Any:

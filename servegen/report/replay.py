@@ -93,21 +93,17 @@ def _scene_json(scene: Scene) -> dict[str, Any]:
 
 
 def _bounds(plan: Plan, scenes: Sequence[Scene]) -> Table:
-    headers = ["bound", "allowed", "predicted"]
-    for scene in scenes:
-        headers += [scene.name, "met"]
     rows = []
-    for i, first in enumerate(scenes[0].verdicts):
-        share = first.bound == "attainment"
-        show = percent if share else seconds
-        metric, _, statistic = first.bound.partition(".")
-        quantiles = getattr(plan.prediction, metric, None)
-        predicted = plan.prediction.slo_attainment if share else getattr(quantiles, statistic, math.nan)
-        cells = [first.bound, ("at least " if share else "at most ") + show(first.allowed), show(predicted)]
-        for scene in scenes:
-            cells += [show(scene.verdicts[i].found), "yes" if scene.verdicts[i].met else "NO"]
-        rows.append(tuple(cells))
-    return Table(tuple(headers), tuple(rows), frozenset(i for i in range(1, len(headers)) if headers[i] != "met"))
+    for scene in scenes:
+        for v in scene.verdicts:
+            share = v.bound == "attainment"
+            show = percent if share else seconds
+            metric, _, statistic = v.bound.partition(".")
+            quantiles = getattr(plan.prediction, metric, None)
+            predicted = plan.prediction.slo_attainment if share else getattr(quantiles, statistic, math.nan)
+            allowed = ("at least " if share else "at most ") + show(v.allowed)
+            rows.append((scene.name, v.bound, allowed, show(predicted), show(v.found), "yes" if v.met else "NO"))
+    return Table(("replay", "bound", "allowed", "predicted", "replayed", "met"), tuple(rows), frozenset((2, 3, 4)))
 
 
 def _latencies(plan: Plan, scene: Scene) -> Table:

@@ -226,7 +226,9 @@ def summarize(log: Log, busy_s: float, replicas: int, request_s: float, bounds: 
     gaps = NOTHING
     if log.gap_count:
         gaps = Spread(log.gap_sum / log.gap_count, *(binned_quantile(bins, p) for p in (0.5, 0.9, 0.95, 0.99)))
-    duration = float(np.nanmax(end)) if done.any() else 0.0
+    # Steps may go on behind the last answer where requests are lost.
+    last_s = max(log.queue.end_s, log.running.end_s, log.kv.end_s)
+    duration = max(float(np.nanmax(end)) if done.any() else 0.0, last_s)
     final = log.mark(duration, busy_s)
     begin, until = log.begin or final, log.end_mark or final
     span = until.time_s - begin.time_s
@@ -243,7 +245,6 @@ def summarize(log: Log, busy_s: float, replicas: int, request_s: float, bounds: 
     # Of a run as a whole the tokens of the answers count; of a part of it, those that were given out in it.
     tokens = output if log.whole else until.generated - begin.generated
     seen = done & counted
-    last_s = max(log.queue.end_s, log.running.end_s, log.kv.end_s)
     for series in (log.queue, log.running, log.kv):
         series.close(last_s)
     timeline = Timeline(

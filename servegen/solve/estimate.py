@@ -20,10 +20,10 @@ from servegen.errors import CatalogError, Diagnostic, NotBuiltError
 from servegen.lower import Config, Lowered, Physics, lower
 from servegen.service import latency, size
 from servegen.service.demand import Demand, demand
-from servegen.service.disciplines import DISCIPLINES, Point
+from servegen.service.disciplines import DISCIPLINES, PREFILL_SLOTS, Point
 from servegen.service.server import Server, server
 from servegen.simulate import benchmark
-from servegen.simulate.deployment import Deployment, Pool
+from servegen.simulate.deployment import Deployment, Handoff, Pool
 from servegen.simulate.engine import Limits
 from servegen.simulate.steps import StepModel
 from servegen.solve.bands import band
@@ -141,8 +141,14 @@ def estimate(request: EstimateRequest) -> Estimate:
     figures = _memory(request, model, engine, lowered, d, chunk)
     if request.mode == "disaggregated":
         decoding = _lower(request, model, accelerator, engine, request.decode_tp or request.tp)
-        figures = _memory(request, model, engine, decoding, d, chunk)
-        serving, devices = _split(request, srv, _server(request, decoding, engine, d, chunk), d)
+        starting, figures = figures, _memory(request, model, engine, decoding, d, chunk)
+        figures = dataclasses.replace(figures, fits=figures.fits and starting.fits)
+        x, y = _workers(request)
+        devices = float(x * tp + y * decoding.configs[0].tp)
+        if request.physics == "ideal":
+            serving = _split(request, srv, _server(request, decoding, engine, d, chunk), d)
+        else:
+            serving = _handed_over(request, accelerator, engine, (lowered, starting), (decoding, figures))
     else:
         decoding = lowered
         static = request.mode == "static" or engine.schedulers[0] == "static"
@@ -238,7 +244,8 @@ def _memory(
         pool = m.usable_bytes - m.weight_bytes
     else:
         sizes = np.array([chunk]), np.array([tp]), np.array([float(request.batch)])
-        pool = budget(rule, model, m.usable_bytes, m.weight_bytes, *sizes).pool[:, 0]
+        split = request.mode == "disaggregated"
+        pool = budget(rule, model, m.usable_bytes, m.weight_bytes, *sizes, split).pool[:, 0]
     # A static engine, and the ideal one, holds whole sequences; a paged one admits with part of the output reserved.
     share = 1.0 if request.physics == "ideal" or request.mode == "static" else rule.kv_reserve_osl
     each = float(m.sequence_bytes(request.isl + share * request.osl)[0])
@@ -276,15 +283,56 @@ def _replayed(
     request: EstimateRequest, accelerator: AcceleratorFacts, engine: EngineFacts, lowered: Lowered, figures: MemoryFigures
 ) -> tuple[float, float, float]:
     """TTFT, TPOT, output tokens/s of the closed-loop benchmark, replayed step by step."""
+    bench = benchmark.as_published(request.batch, request.isl, request.osl, request.cached)
+    chunk = _step_tokens(request, bench.isl, accelerator, engine)
+    scheduler = "whole" if engine.id in WHOLE_PROMPTS else engine.schedulers[0]
+    pool = _pool(lowered, figures, engine, scheduler, request.batch, chunk, 1, engine.request_s.value)
+    found = benchmark.run(Deployment((pool,)), bench)
+    return found.ttft_s, found.tpot_s, found.output_tokens_per_s
+
+
+def _handed_over(
+    request: EstimateRequest,
+    accelerator: AcceleratorFacts,
+    engine: EngineFacts,
+    start: tuple[Lowered, MemoryFigures],
+    gaps: tuple[Lowered, MemoryFigures],
+) -> tuple[float, float, float]:
+    """The same benchmark through prefill and decode workers; the KV goes over the accelerators' own links, each request to the
+    emptier of two workers.
+    """
+    bench = benchmark.as_published(request.batch, request.isl, request.osl, request.cached)
+    chunk = _step_tokens(request, bench.isl, accelerator, engine)
+    x, y = _workers(request)
+    # Both servers take the request in; the client sees that once, before its first token.
+    prefill = _pool(*start, engine, "prefill", int(PREFILL_SLOTS), chunk, x, 2.0 * engine.request_s.value)
+    decode = _pool(*gaps, engine, "decode", request.batch, chunk, y)
+    links = min(start[0].configs[0].tp, gaps[0].configs[0].tp)
+    handoff = Handoff.of(prefill.model, start[0].configs[0].tp, accelerator.link_bytes_per_s * links)
+    found = benchmark.run(Deployment((prefill, decode), "power-of-two", handoff), bench)
+    return found.ttft_s, found.tpot_s, found.output_tokens_per_s
+
+
+def _workers(request: EstimateRequest) -> tuple[int, int]:
+    return max(request.prefill_workers, 1), max(request.decode_workers, 1)
+
+
+def _pool(
+    lowered: Lowered,
+    figures: MemoryFigures,
+    engine: EngineFacts,
+    scheduler: str,
+    slots: int,
+    chunk: int,
+    count: int,
+    request_s: float = 0.0,
+) -> Pool:
+    """Equal replicas with the step of ``lowered`` and the KV pool of ``figures``."""
     m = lowered.memory
     token = float(m.token_bytes[0])
-    pool = figures.kv_pool_bytes * (token / figures.kv_bytes_per_token if token else 1.0 / lowered.configs[0].tp)
+    room = figures.kv_pool_bytes * (token / figures.kv_bytes_per_token if token else 1.0 / lowered.configs[0].tp)
     model = StepModel.of(lowered.terms, 0, m.kv_bytes[0].tolist(), float(m.state_bytes[0]))
-    bench = benchmark.as_published(request.batch, request.isl, request.osl, request.cached)
-    limits = Limits(request.batch, _step_tokens(request, bench.isl, accelerator, engine), pool, engine.memory.kv_reserve_osl)
-    scheduler = "whole" if engine.id in WHOLE_PROMPTS else engine.schedulers[0]
-    found = benchmark.run(Deployment((Pool(model, limits, scheduler, 1, engine.request_s.value),)), bench)
-    return found.ttft_s, found.tpot_s, found.output_tokens_per_s
+    return Pool(model, Limits(slots, chunk, room, engine.memory.kv_reserve_osl), scheduler, count, request_s)
 
 
 def _step_tokens(request: EstimateRequest, longest: int, accelerator: AcceleratorFacts, engine: EngineFacts) -> int:
@@ -309,10 +357,9 @@ def _batch(request: EstimateRequest, srv: Server, d: Demand) -> tuple[float, flo
     return float(prefill[0] + srv.request_s[0]), float(step[0]), request.batch * request.osl / total
 
 
-def _split(request: EstimateRequest, pre: Server, dec: Server, d: Demand) -> tuple[tuple[float, float, float], float]:
+def _split(request: EstimateRequest, pre: Server, dec: Server, d: Demand) -> tuple[float, float, float]:
     """Closed loop over prefill and decode workers; the rate at which the loop of B users closes."""
-    x, y = max(request.prefill_workers, 1), max(request.decode_workers, 1)
-    devices = float(x * (request.prefill_tp or request.tp) + y * (request.decode_tp or request.tp))
+    x, y = _workers(request)
     most = min(x * float(DISCIPLINES["prefill"](pre, d, np.array([1.0 - 1e-6])).rate[0]), math.inf)
     low, high = 0.0, most
     p = _pair(pre, dec, d, 1e-9, x, y)
@@ -320,7 +367,7 @@ def _split(request: EstimateRequest, pre: Server, dec: Server, d: Demand) -> tup
         rate = (low + high) / 2.0
         p = _pair(pre, dec, d, rate, x, y)
         low, high = (rate, high) if rate * float(latency.e2e_mean(p, d)[0]) < request.batch else (low, rate)
-    return (float(latency.ttft_mean(p)[0]), float(p.gap_mean_s[0]), low * request.osl), devices
+    return float(latency.ttft_mean(p)[0]), float(p.gap_mean_s[0]), low * request.osl
 
 
 def _pair(pre: Server, dec: Server, d: Demand, rate: float, x: int, y: int) -> Point:

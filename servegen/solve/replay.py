@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,6 @@ from servegen.catalog.models import resolve_model
 from servegen.errors import CatalogError, Diagnostic, UserError
 from servegen.lower import Config, lower
 from servegen.plan import Plan, Role
-from servegen.roofline.collectives import HANDOFF
 from servegen.simulate.deployment import Deployment, Handoff, Pool, replay
 from servegen.simulate.engine import Limits
 from servegen.simulate.result import RequestBound, Result, Spread
@@ -48,6 +47,15 @@ class Subject:
     engine: EngineFacts
     accelerators: tuple[AcceleratorFacts, ...]  # one for each role
     trace: TraceRequests | None = None
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A replica of the ``role``-th role dies at ``at_s``, ``spares`` more than the load needs standing by."""
+
+    at_s: float
+    role: int
+    spares: int
 
 
 @dataclass(frozen=True)
@@ -111,9 +119,9 @@ def _lengths(mean: float, p95: float) -> Lengths:
         return Lengths.fixed(mean)
 
 
-def deployment(subject: Subject, extra: int = 0, policy: str = "", hashed: bool = False) -> Deployment:
-    """The plan's replicas without its spares, and ``extra`` more of the first role. ``hashed`` requests use the prefix cache;
-    ``policy`` "" is the one that the plan deploys.
+def deployment(subject: Subject, policy: str = "", hashed: bool = False, loss: Loss | None = None) -> Deployment:
+    """The plan's replicas without its spares, but for those that stand by for a ``loss``. ``hashed`` requests use the prefix
+    cache; ``policy`` "" is the one that the plan deploys.
     """
     plan, engine = subject.plan, subject.engine
     pools = []
@@ -126,7 +134,7 @@ def deployment(subject: Subject, extra: int = 0, policy: str = "", hashed: bool 
         page = PAGE_TOKENS.get(engine.id, 1)
         model = StepModel.of(lowered.terms, 0, memory.kv_bytes[0].tolist(), float(memory.state_bytes[0]), page)
         if role.role == "prefill":
-            handoff = _handoff(plan, role, accelerator, model)
+            handoff = _handoff(plan, subject.accelerators, model)
         limits = Limits(
             max_running=role.max_running_requests,
             chunk=role.chunked_prefill_size,
@@ -135,7 +143,7 @@ def deployment(subject: Subject, extra: int = 0, policy: str = "", hashed: bool 
         )
         # Both servers of a split take the request in; the client sees that once, before its first token.
         request_s = engine.request_s.value * (2.0 if split else 1.0) if index == 0 else 0.0
-        count = role.replicas + (extra if index == 0 else 0)
+        count = role.replicas + (loss.spares if loss is not None and loss.role == index else 0)
         pools.append(Pool(model, limits, _scheduler(engine, role), count, request_s, HASH_BLOCK_TOKENS if hashed else 0))
     return Deployment(tuple(pools), policy or deployed_policy(plan), handoff)
 
@@ -155,12 +163,11 @@ def _scheduler(engine: EngineFacts, role: Role) -> str:
     return "static" if "static" in engine.schedulers else "prefill-first"
 
 
-def _handoff(plan: Plan, role: Role, accelerator: AcceleratorFacts, model: StepModel) -> Handoff:
-    """The transfer over all links of a prefill server at once (docs/physics.md, F28), linear in the prompt."""
-    fabric = plan.pool[role.pool].fabric_bytes_per_s or accelerator.link_bytes_per_s
-    speed = HANDOFF.peak_share * fabric * role.tp
-    token_bytes = model.token_bytes + sum(w.token_bytes for w in model.windows)
-    return Handoff((HANDOFF.half_bytes + model.sequence_bytes * role.tp) / speed, token_bytes * role.tp / speed)
+def _handoff(plan: Plan, accelerators: Sequence[AcceleratorFacts], model: StepModel) -> Handoff:
+    """From the prefill servers to the decode servers: as many links as the narrower side has, of the slower fabric."""
+    roles = plan.choice.roles
+    speeds = (plan.pool[r.pool].fabric_bytes_per_s or a.link_bytes_per_s for r, a in zip(roles, accelerators, strict=True))
+    return Handoff.of(model, roles[0].tp, min(speeds) * min(r.tp for r in roles))
 
 
 def requests(subject: Subject, traffic: Traffic) -> Sent:
@@ -172,14 +179,14 @@ def run(
     subject: Subject,
     given: Sent,
     seed: int = 0,
-    extra: int = 0,
     policy: str = "",
-    fail_s: float = math.inf,
+    loss: Loss | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Result:
     """Replay what :func:`requests` gave, once, through the plan; its source is used up."""
-    deployed = deployment(subject, extra, policy, given.hashed)
-    return replay(deployed, given.source, seed, request_bounds(subject.plan.slo), fail_s, progress)
+    deployed = deployment(subject, policy, given.hashed, loss)
+    fail_s, pool = (loss.at_s, loss.role) if loss is not None else (math.inf, 0)
+    return replay(deployed, given.source, seed, request_bounds(subject.plan.slo), fail_s, progress, fail_pool=pool)
 
 
 def request_bounds(slo: Mapping[str, float]) -> tuple[RequestBound, ...]:
