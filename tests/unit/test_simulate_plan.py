@@ -16,8 +16,8 @@ from servegen.compile import compile_spec
 from servegen.errors import CatalogError, InfeasibleError
 from servegen.plan import Plan, dumps, loads
 from servegen.simulate.result import RequestBound, Result
-from servegen.solve.problem import Problem
 from servegen.solve.arrivals import Traffic
+from servegen.solve.problem import Problem
 from servegen.solve.replay import Subject, deployment, of_lock, of_problem, request_bounds, requests, run, verdicts
 from servegen.solve.verify import verified
 from servegen.spec.load import loads as load_spec
@@ -106,7 +106,8 @@ def test_verify_says_what_it_found() -> None:
     assert found.verification is not None and found.notes == plan.notes
     assert (found.verification.requests, found.verification.arrivals) == (3000, "poisson")
     (said,) = found.verification.found
-    assert said.startswith("3,000 requests, Poisson arrivals, at 19.8/s through 2x: ") and "ttft.p95" in said and "BROKEN" not in said
+    assert said.startswith("3,000 requests, Poisson arrivals, at 19.8/s through 2x: ")
+    assert "ttft.p95" in said and "BROKEN" not in said
     assert loads(dumps(found)) == loads(dumps(loads(dumps(found))))
 
 
