@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from servegen.solve.replay import Loss, Subject
 
 ARRIVALS = ("poisson", "gamma", "closed-loop")
-ROUTERS = ("round-robin", "power-of-two", "cache-aware")
+ROUTERS = ("round-robin", "random", "power-of-two", "cache-aware")
 NOT_MET = 3
 
 
 def simulate(
     path: Annotated[str, typer.Argument(metavar="SPEC|LOCK", help="A spec, which is solved first, or a plan.lock.json.")],
-    trace: Annotated[str, typer.Option(help="Replay a recorded trace (Azure, Mooncake or plain; CSV or JSON lines).")] = "",
+    trace: Annotated[str, typer.Option(help="Replay this recorded trace (Azure, Mooncake or plain; CSV or JSON lines).")] = "",
     arrivals: Annotated[str, typer.Option(help="poisson, gamma or closed-loop; default: the spec's traffic.")] = "",
-    requests: Annotated[int, typer.Option(min=0, help="Requests to send; 0: 10,000, or all of the trace.")] = 0,
+    requests: Annotated[int, typer.Option(min=0, help="Requests to send; 0: 10,000 or more, or all of the trace.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
     speedup: Annotated[float, typer.Option(help="Replay the trace so many times as fast.")] = 1.0,
     window: Annotated[str, typer.Option(help="Replay only A:B of the trace, in seconds or as 10min:20min.")] = "",
-    router: Annotated[str, typer.Option(help="round-robin, power-of-two or cache-aware; default: as deployed.")] = "",
+    router: Annotated[str, typer.Option(help="random, round-robin, power-of-two or cache-aware; default: as deployed.")] = "",
     fail_replica: Annotated[str, typer.Option(help="Lose a replica at this time, as 300 (seconds) or 5min.")] = "",
     format: Annotated[str, typer.Option("--format", "-o", help="text, json or yaml.")] = "text",
 ) -> int:
@@ -48,8 +48,8 @@ def simulate(
     from servegen.report.replay import Scene, replay_blocks, replay_json
     from servegen.simulate.arrivals import Cut
     from servegen.solve.arrivals import Traffic
+    from servegen.solve.replay import deployed_policy, run, verdicts
     from servegen.solve.replay import requests as sent
-    from servegen.solve.replay import run, verdicts
     from servegen.workload import trace_requests
 
     subject = _subject(path)
@@ -59,18 +59,19 @@ def simulate(
     recorded = trace_requests(trace) if trace else None
     kind: Any = arrivals
     traffic = Traffic(kind, requests, seed, recorded, trace, Cut(begin, end, speedup))
+    policy = router or deployed_policy(subject.plan)
     played, judged = [], []
     for name, loss, decides in _scenes(subject.plan, fail_s):
         given = sent(subject, traffic)
         with _bar(name, given) as told:
-            result = run(subject, given, seed, router, loss, told)
+            result = run(subject, given, seed, policy, loss, told)
         played.append(Scene(name, result, verdicts(subject, result)))
         if decides:
             judged.append(played[-1])
     if format == "text":
-        show(replay_blocks(subject.plan, played, given.words))
+        show(replay_blocks(subject.plan, played, given.words, policy))
     else:
-        put_data([replay_json(subject.plan, played, given.kind, given.words)], True, format)
+        put_data([replay_json(subject.plan, played, given.kind, given.words, policy)], True, format)
     return 0 if all(scene.met for scene in judged) else NOT_MET
 
 

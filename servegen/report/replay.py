@@ -35,10 +35,10 @@ class Scene:
         return whole and all(v.met for v in self.verdicts)
 
 
-def replay_blocks(plan: Plan, scenes: Sequence[Scene], sent: str) -> list[Block]:
-    """The whole report; ``sent`` says what was sent. The table over time is the last scene's."""
+def replay_blocks(plan: Plan, scenes: Sequence[Scene], sent: str, router: str) -> list[Block]:
+    """The whole report; ``sent`` says what was sent, ``router`` by which policy. The table over time is the last scene's."""
     blocks: list[Block] = [Title(one_line(f"{plan.name}: {view.headline(plan)}"))]
-    blocks.append(Text(one_line(f"Sent: {sent}")))
+    blocks.append(Text(one_line(f"Sent: {sent}; router: {router}")))
     if plan.slo:
         blocks.append(_bounds(plan, scenes))
     for scene in scenes:
@@ -47,10 +47,11 @@ def replay_blocks(plan: Plan, scenes: Sequence[Scene], sent: str) -> list[Block]
     return blocks
 
 
-def replay_json(plan: Plan, scenes: Sequence[Scene], arrivals: str, sent: str) -> dict[str, Any]:
+def replay_json(plan: Plan, scenes: Sequence[Scene], arrivals: str, sent: str, router: str) -> dict[str, Any]:
     """Stable keys; seconds, tokens, shares."""
     replays = [_scene_json(scene) for scene in scenes]
-    data: dict[str, Any] = to_jsonable({"name": plan.name, "arrivals": arrivals, "sent": sent, "replays": replays})
+    told = {"name": plan.name, "arrivals": arrivals, "sent": sent, "router": router, "replays": replays}
+    data: dict[str, Any] = to_jsonable(told)
     return data
 
 
@@ -124,7 +125,7 @@ def _figures(scenes: Sequence[Scene]) -> Table:
         row("requests sent", count, "requests"),
         row("answered", count, "completed"),
         row("outside the steady state", count, "left_out"),
-        row("refused, larger than the KV pool", count, "refused"),
+        row("refused, longer than the context or the KV pool", count, "refused"),
         row("never served", count, "unserved"),
         row("sent again after the loss", count, "resent"),
         row("retracted for want of KV", count, "retracted"),

@@ -55,11 +55,14 @@ class Handoff:
 
 @dataclass(frozen=True)
 class Deployment:
-    """One pool that serves, or a prefill pool and a decode pool."""
+    """One pool that serves, or a prefill pool and a decode pool. ``context_tokens`` (0 = any) is the longest request that is
+    taken in.
+    """
 
     pools: tuple[Pool, ...]
     policy: str = "round-robin"
     handoff: Handoff = field(default_factory=lambda: Handoff(0.0, 0.0))
+    context_tokens: int = 0
 
 
 def replay(
@@ -158,7 +161,8 @@ class _Run:
         alive = self.alive[pool]
         longest = request.isl + request.osl
         if longest > self._fits:
-            if any(p.model.held_bytes(longest) > p.limits.pool_bytes for p in self.deployment.pools):
+            most = self.deployment.context_tokens
+            if 0 < most < longest or any(p.model.held_bytes(longest) > p.limits.pool_bytes for p in self.deployment.pools):
                 self.log.refused += 1
                 self.source.finished(request, now)
                 return

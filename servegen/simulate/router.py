@@ -31,6 +31,15 @@ def round_robin(rng: np.random.Generator) -> Policy:
     return choose
 
 
+def at_random(rng: np.random.Generator) -> Policy:
+    """Any of them, each as likely (a Kubernetes Service, which picks one for each connection)."""
+
+    def choose(replicas: Sequence[Replica], request: Request) -> Replica:
+        return replicas[int(rng.integers(len(replicas)))] if len(replicas) > 1 else replicas[0]
+
+    return choose
+
+
 def power_of_two(rng: np.random.Generator) -> Policy:
     """Two at random, the one with fewer requests in flight."""
 
@@ -71,6 +80,7 @@ def cache_aware(rng: np.random.Generator) -> Policy:
 
 POLICIES: Mapping[str, Callable[[np.random.Generator], Policy]] = {
     "round-robin": round_robin,
+    "random": at_random,
     "power-of-two": power_of_two,
     "cache-aware": cache_aware,
 }

@@ -119,7 +119,9 @@ def _lengths(mean: float, p95: float) -> Lengths:
         return Lengths.fixed(mean)
 
 
-def deployment(subject: Subject, policy: str = "", hashed: bool = False, loss: Loss | None = None) -> Deployment:
+def deployment(
+    subject: Subject, policy: str = "", hashed: bool = False, loss: Loss | None = None, recorded: bool = False
+) -> Deployment:
     """The plan's replicas without its spares, but for those that stand by for a ``loss``. ``hashed`` requests use the prefix
     cache; ``policy`` "" is the one that the plan deploys.
     """
@@ -145,13 +147,17 @@ def deployment(subject: Subject, policy: str = "", hashed: bool = False, loss: L
         request_s = engine.request_s.value * (2.0 if split else 1.0) if index == 0 else 0.0
         count = role.replicas + (loss.spares if loss is not None and loss.role == index else 0)
         pools.append(Pool(model, limits, _scheduler(engine, role), count, request_s, HASH_BLOCK_TOKENS if hashed else 0))
-    return Deployment(tuple(pools), policy or deployed_policy(plan), handoff)
+    # Drawn lengths are as declared; a recorded request that is longer than the plan's context the engine refuses.
+    context = min(r.context_length for r in plan.choice.roles) if recorded else 0
+    return Deployment(tuple(pools), policy or deployed_policy(plan), handoff, context)
 
 
 def deployed_policy(plan: Plan) -> str:
-    """How requests find a replica: a split plan's router follows its cache or the load; behind a Service they take turns."""
+    """How requests find a replica: a split plan's router follows its cache or the load; a Service, which knows neither, picks
+    one at random for each connection.
+    """
     if plan.choice.topology == "aggregated":
-        return "round-robin"
+        return "random"
     return "cache-aware" if plan.traffic.prefix_hit > 0 else "power-of-two"
 
 
@@ -184,7 +190,7 @@ def run(
     progress: Callable[[int], None] | None = None,
 ) -> Result:
     """Replay what :func:`requests` gave, once, through the plan; its source is used up."""
-    deployed = deployment(subject, policy, given.hashed, loss)
+    deployed = deployment(subject, policy, given.hashed, loss, given.kind == "trace")
     fail_s, pool = (loss.at_s, loss.role) if loss is not None else (math.inf, 0)
     return replay(deployed, given.source, seed, request_bounds(subject.plan.slo), fail_s, progress, fail_pool=pool)
 
