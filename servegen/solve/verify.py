@@ -38,28 +38,34 @@ def verified(problem: Problem, plan: Plan, traffic: Traffic = Traffic()) -> Plan
         if not broken:
             record = Verification(given.kind, result.requests, traffic.seed, share, tuple(found_out))
             return dataclasses.replace(plan, verification=record)
-        plan, share = _larger(problem, eased, plan, share, broken, first)
+        missing = result.requests - result.completed
+        plan, share = _larger(problem, eased, plan, share, broken, first, missing)
         eased = dataclasses.replace(problem, utilization=share)
         found_out.append(f"sized anew, each replica carrying at most {share * 100:.0f} % of what it sustains")
 
 
-def _larger(problem: Problem, eased: Problem, plan: Plan, share: float, broken: list[Verdict], first: Plan) -> tuple[Plan, float]:
+def _larger(
+    problem: Problem, eased: Problem, plan: Plan, share: float, broken: list[Verdict], first: Plan, missing: int
+) -> tuple[Plan, float]:
     """The next plan that differs, and the utilisation that gave it."""
     while share * EASE >= LEAST:
         share *= EASE
         try:
             other = solve(dataclasses.replace(eased, utilization=share))
         except InfeasibleError as error:
-            raise _refused(problem, plan, broken, error.best) from error
+            raise _refused(problem, plan, broken, error.best, missing) from error
         if other.choice.roles != plan.choice.roles:
             return other, share
-    raise _refused(problem, plan, broken, "no larger plan differs" if plan is first else "larger plans break it as well")
+    best = "no larger plan differs" if plan is first else "larger plans break it as well"
+    raise _refused(problem, plan, broken, best, missing)
 
 
-def _refused(problem: Problem, plan: Plan, broken: list[Verdict], best: str) -> InfeasibleError:
+def _refused(problem: Problem, plan: Plan, broken: list[Verdict], best: str, missing: int) -> InfeasibleError:
     worst = max(broken, key=lambda v: v.found / v.allowed if v.allowed and v.bound != "attainment" else math.inf)
     found = f"{worst.found * 100:.1f} %" if worst.bound == "attainment" else _shown(worst.found)
     message = f"a replay of {plan.choice.ratio} on {plan.choice.devices} accelerators breaks {worst.bound}: {found}"
+    if missing:
+        message += f"; {missing:,} of the requests not answered"
     return InfeasibleError(problem.name, worst.bound, message, best, (), dict(plan.rejected), plan.searched)
 
 
@@ -72,7 +78,10 @@ def _sentence(plan: Plan, given: Sent, result: Result, found: tuple[Verdict, ...
             figures.append(f"attainment {v.found * 100:.1f} % of at least {v.allowed * 100:.1f} % ({kept})")
         else:
             figures.append(f"{v.bound} {_shown(v.found)} of at most {format_duration(v.allowed)} ({kept})")
-    load = f"{given.words}, at {result.sent_rate:.3g}/s through {plan.choice.ratio}"
+    load = f"{given.words}, at {result.sent_rate:.3g}/s through {plan.choice.ratio} on {plan.choice.devices} accelerators"
+    missing = result.requests - result.completed
+    if missing:  # no larger plan mends a request that is longer than the context or the KV pool
+        figures.append(f"{missing:,} of the requests not answered")
     return f"{load}: {', '.join(figures) if figures else 'no bound is stated'}"
 
 

@@ -106,7 +106,7 @@ def test_verify_says_what_it_found() -> None:
     assert found.verification is not None and found.notes == plan.notes
     assert (found.verification.requests, found.verification.arrivals) == (3000, "poisson")
     (said,) = found.verification.found
-    assert said.startswith("3,000 requests, Poisson arrivals, at 19.8/s through 2x: ")
+    assert said.startswith("3,000 requests, Poisson arrivals, at 19.8/s through 2x on 2 accelerators: ")
     assert "ttft.p95" in said and "BROKEN" not in said
     assert loads(dumps(found)) == loads(dumps(loads(dumps(found))))
 

@@ -17,7 +17,7 @@ from servegen.compile import compile_spec
 from servegen.errors import UserError
 from servegen.plan import dumps, loads
 from servegen.simulate.arrivals import closed_loop, recorded
-from servegen.simulate.deployment import Deployment, Handoff, replay
+from servegen.simulate.deployment import Deployment, Handoff, _Run, replay
 from servegen.simulate.requests import Closed
 from servegen.solve.arrivals import TURNS, Sent, Traffic, sent
 from servegen.solve.estimate import EstimateRequest, estimate
@@ -106,6 +106,20 @@ def test_hashes_count_where_the_spec_declares_no_sharing_itself(tmp_path: Path) 
     assert requests(of, Traffic(trace=trace, name="t")).hashed
     plain = requests(of, Traffic(trace=dataclasses.replace(trace, hashes=None), name="t"))
     assert not plain.hashed and plain.source.take().cached == 200
+
+
+def test_a_recorded_request_beyond_the_context_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_trace(tmp_path)
+    of = subject(tmp_path, "trace: t.jsonl")
+    spec = tmp_path / "chat.yaml"
+    spec.write_text(spec.read_text().replace("Llama-3.1-8B-Instruct}", "Llama-3.1-8B-Instruct, contextLength: 1500}"))
+    assert servegen(["simulate", str(spec), "-o", "json"]) == 3
+    found = json.loads(capsys.readouterr().out)["replays"][0]["requests"]
+    longer = sum((i % 10 == 0) * i > 1500 - 1074 for i in range(700))
+    assert (found["refused"], found["completed"]) == (longer, 700 - longer)
+    assert servegen(["plan", str(spec), "--verify"]) == 0
+    assert f"{longer} of the requests not answered" in capsys.readouterr().out
+    assert run(of, requests(of, Traffic())).refused == 0
 
 
 def test_declared_sharing_never_covers_a_whole_prompt(tmp_path: Path) -> None:
@@ -215,6 +229,45 @@ def test_work_without_bounds_fills_every_slot_and_work_within_bounds_comes_at_th
     free = dataclasses.replace(of, plan=dataclasses.replace(of.plan, slo={}))
     slots = sum(r.replicas * r.max_running_requests for r in of.plan.choice.roles)
     assert f"{slots:,} users in a closed loop" in requests(free, Traffic()).words
+
+
+LOSSES = st.tuples(st.floats(0, 2), st.integers(0, 1))
+
+
+@settings(max_examples=80)
+@given(
+    st.sampled_from(["prefill-first", "mixed", "whole", "static", "split"]),
+    st.sampled_from(["random", "round-robin", "power-of-two", "cache-aware"]),
+    st.lists(st.tuples(st.floats(0, 2), st.integers(1, 900), st.integers(1, 120)), min_size=1, max_size=50),
+    st.sampled_from([700.0, 1500.0, 1e9]),
+    st.booleans(),
+    LOSSES,
+)
+def test_a_loss_loses_no_request_and_makes_up_no_time(kind, policy, rows, pool_bytes, hashed, loss) -> None:  # type: ignore[no-untyped-def]
+    """What a lost server had is answered by the others; Little's law holds through the loss."""
+    rows = sorted(rows)
+    at, isl, osl = [r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows]
+    limits = {"chunk": 200, "max_running": 16, "pool_bytes": pool_bytes}
+    model, block = make_model(fixed_s=0.01, flop_s=1e-5, read_s=1e-7), 64 if hashed else 0
+    if kind == "split":
+        pools = (make_pool(model, "prefill", 2, block_tokens=block, **limits), make_pool(model, "decode", 2, **limits))
+    else:
+        pools = (make_pool(model, kind, 2, block_tokens=block, **limits),)
+    blocks = [tuple(range(n // 64)) for n in isl] if hashed else None
+    run_ = _Run(Deployment(pools, policy, Handoff(0.01, 1e-5)), send(at, isl, osl, blocks=blocks), 0)
+    run_.play(loss[0], None, min(loss[1], len(pools) - 1))
+    log = run_.log
+    end, sent_s = np.array(log.end), np.array(log.arrival)
+    done = ~np.isnan(end)
+    assert done.sum() + log.refused == len(at)
+    assert log.prefilled + log.cached >= sum(np.array(isl)[done]) and log.generated >= sum(np.array(osl)[done])
+    area, spent = log.queue.area + log.running.area, (end - sent_s)[done].sum()
+    if kind == "split":  # what is on its way between two servers is in neither
+        assert area <= spent * (1 + 1e-6) + 1e-9
+    else:
+        assert area == pytest.approx(spent, rel=1e-6, abs=1e-9)
+    for replica in (r for pool in run_.pools for r in pool if r.alive):
+        assert not replica.in_flight and not replica.waiting and not replica.batch.running
 
 
 # -- split serving ---------------------------------------------------------------------------------------------------
