@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -17,6 +17,16 @@ BALANCE_ABSOLUTE = 64
 BALANCE_RELATIVE = 1.5
 #: Least share of a prompt's blocks that must match for its replica to be preferred (--cache-threshold).
 CACHE_THRESHOLD = 0.3
+
+
+def _uniform(rng: np.random.Generator) -> Callable[[], float]:
+    """Numbers in [0, 1), drawn many at a time: one draw of numpy's costs more than a whole choice."""
+
+    def stream() -> Iterator[float]:
+        while True:
+            yield from rng.random(1024).tolist()
+
+    return stream().__next__
 
 
 def round_robin(rng: np.random.Generator) -> Policy:
@@ -34,21 +44,24 @@ def round_robin(rng: np.random.Generator) -> Policy:
 def at_random(rng: np.random.Generator) -> Policy:
     """Any of them, each as likely (a Kubernetes Service, which picks one for each connection)."""
 
+    draw = _uniform(rng)
+
     def choose(replicas: Sequence[Replica], request: Request) -> Replica:
-        return replicas[int(rng.integers(len(replicas)))] if len(replicas) > 1 else replicas[0]
+        return replicas[int(draw() * len(replicas))]
 
     return choose
 
 
 def power_of_two(rng: np.random.Generator) -> Policy:
     """Two at random, the one with fewer requests in flight."""
+    draw = _uniform(rng)
 
     def choose(replicas: Sequence[Replica], request: Request) -> Replica:
         n = len(replicas)
         if n == 1:
             return replicas[0]
-        one = int(rng.integers(n))
-        other = (one + 1 + int(rng.integers(n - 1))) % n
+        one = int(draw() * n)
+        other = (one + 1 + int(draw() * (n - 1))) % n
         a, b = replicas[one], replicas[other]
         return b if b.in_flight < a.in_flight else a
 
