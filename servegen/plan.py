@@ -258,6 +258,21 @@ class TrafficPlan:
 
 
 @dataclass(frozen=True)
+class Verification:
+    """That the plan was replayed and kept every bound: with how many requests, how they arrived and of which seed, and what
+    share of its sustained load a replica was left with; ``found`` has a sentence for each replay, the last one of this plan.
+
+    It stands in the lock, so that a tree is checked as it was built.
+    """
+
+    arrivals: str
+    requests: int
+    seed: int
+    utilization: float
+    found: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Plan:
     name: str
     feasible: bool
@@ -279,6 +294,7 @@ class Plan:
     inputs: Mapping[str, str]  # name of an input -> sha256 of its content
     facts: Mapping[str, Any]  # the constants that the prediction used, with their sources
     notes: tuple[str, ...] = field(default=())
+    verification: Verification | None = None
 
     def role(self, name: str) -> Role:
         """The role of that name; KeyError if the plan has none."""

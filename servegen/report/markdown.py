@@ -54,7 +54,7 @@ def plan_markdown(
         "rejected": view.rejected(plan.rejected),
         "overrides": view.overrides(plan, replaced),
         "replays": view.replays(plan),
-        "notes": view.notes(plan),
+        "notes": view.lines(plan.notes),
         "kustomize": "kubernetes/kustomization.yaml" in (rendered or ()),
         "scripts": scripts,
         "nothing_rendered": rendered is not None and not rendered,

@@ -233,18 +233,9 @@ def overrides(plan: Plan, replaced: Sequence[str] = ()) -> tuple[str, ...]:
     return tuple(one_line(line) for line in lines)
 
 
-#: How the sentences of a replay begin in a plan's notes.
-REPLAY = "replay: "
-
-
 def replays(plan: Plan) -> tuple[str, ...]:
     """What a replay of the plan found, one sentence each; none unless it was verified."""
-    return lines(note.removeprefix(REPLAY) for note in plan.notes if note.startswith(REPLAY))
-
-
-def notes(plan: Plan) -> tuple[str, ...]:
-    """The plan's other notes."""
-    return lines(note for note in plan.notes if not note.startswith(REPLAY))
+    return lines(plan.verification.found) if plan.verification is not None else ()
 
 
 def lines(texts: Iterable[str]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
 from servegen.plan import DeployPlan, PoolPlan
 from servegen.service.demand import Demand
 from servegen.service.size import LoadKind, Slo
-from servegen.workload import Workload
+from servegen.workload import TraceRequests, Workload
 
 Objective = Literal["cost", "throughput", "latency", "energy"]
 Confidence = Literal["best", "low"]
@@ -88,6 +88,7 @@ class Problem:
     shown: Mapping[str, Any]
     inputs: Mapping[str, str]
     notes: tuple[str, ...] = ()
+    trace: TraceRequests | None = None  # where the spec's traffic is one; the workload has its figures
 
     @property
     def saturate(self) -> bool:
