@@ -85,6 +85,8 @@ class Problem:
     shown: Mapping[str, Any]
     inputs: Mapping[str, str]
     notes: tuple[str, ...] = ()
+    without_chunks: tuple[int, ...] = ()  # what an explanation leaves out of the search to see what comes next
+    without_limits: tuple[int, ...] = ()
 
     @property
     def saturate(self) -> bool:

@@ -10,11 +10,13 @@ from servegen.plan import Plan
 from servegen.simulate.result import Result
 from servegen.solve.problem import Problem
 from servegen.solve.replay import Traffic, Verdict, of_problem, run, verdicts
-from servegen.solve.search import solve
+from servegen.solve.search import search, solve
 from servegen.units import format_duration
 
 #: How the sentences of a replay begin in a plan's notes; PLAN.md gathers them.
 MARK = "replay: "
+#: How the sentence on a plan that was enlarged begins.
+SIZED = f"{MARK}sized anew"
 #: What the utilisation is multiplied by until the plan grows.
 EASE = 0.9
 #: Least utilisation that is tried: a plan four times too large says that the bound itself cannot be kept.
@@ -37,7 +39,22 @@ def verified(problem: Problem, plan: Plan, traffic: Traffic = Traffic()) -> Plan
             return dataclasses.replace(plan, notes=(*plan.notes, *notes))
         plan, share = _larger(problem, eased, plan, share, broken, first)
         eased = dataclasses.replace(problem, utilization=share)
-        notes.append(f"{MARK}sized anew, each replica carrying at most {share * 100:.0f} % of what it sustains")
+        notes.append(f"{SIZED}, each replica carrying at most {share * 100:.0f} % of what it sustains")
+
+
+def eased(problem: Problem, plan: Plan) -> Problem:
+    """The problem whose solution ``plan`` is: ``problem`` itself, or at the lower utilisation to which a replay took it."""
+    if not any(note.startswith(SIZED) for note in plan.notes):
+        return problem
+    wanted = [(r.role, r.replicas, r.tp, r.chunked_prefill_size, r.max_running_requests) for r in plan.choice.roles]
+    share = problem.utilization
+    while share * EASE >= LEAST:
+        share *= EASE
+        other = dataclasses.replace(problem, utilization=share)
+        best = search(other).best
+        if best and wanted == [(r.role, r.replicas, r.tp, r.chunk, r.batch_limit) for r in best.roles]:
+            return other
+    raise ValueError(f"no utilisation gives the plan {plan.name} that was sized anew")
 
 
 def _larger(problem: Problem, eased: Problem, plan: Plan, share: float, broken: list[Verdict], first: Plan) -> tuple[Plan, float]:

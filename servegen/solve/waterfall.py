@@ -38,7 +38,7 @@ def waterfalls(problem: Problem, chosen: Candidate, points: Sequence[Point], pre
         stated = [b for b in problem.slo.bounds if b.metric == metric]
         tight = min(stated, key=lambda b: (b.seconds / prediction.bounds[b.id], b.id), default=None)
         if tight is not None or metric in ("ttft", "itl"):
-            bounds[metric] = tight or Bound(f"{metric}.p95", metric, 0.95, math.inf)  # type: ignore[arg-type]
+            bounds[metric] = tight or Bound(f"{metric}.p95", metric, 0.95, math.inf)
     return tuple(_waterfall(b, statistics(b, rows, problem.demand), prediction) for b in bounds.values())
 
 
