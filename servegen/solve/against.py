@@ -140,7 +140,7 @@ def _moves(what: str, moves: tuple[str, ...], restores: tuple[str, ...], plan: P
     if plan is None:
         return f"{what} leaves nothing that meets the spec"
     if GROUPS[0] not in moves:
-        return f"{what} moves the {', the '.join(moves)}" + (f" (the {', the '.join(restores)} back)" if restores else "")
+        return f"{what} {'brings back' if restores == moves else 'moves'} the {', the '.join(moves)}"
     c = plan.choice
     kinds = " + ".join(dict.fromkeys(r.accelerator for r in c.roles))
     back = ", the locked choice" if GROUPS[0] in restores else ""
