@@ -310,8 +310,8 @@ class Plan:
 
     @property
     def content_hash(self) -> str:
-        """First 16 hex digits of the SHA-256 of the canonical JSON."""
-        return hashlib.sha256(dumps(self, indent=None).encode()).hexdigest()[:16]
+        """First 16 hex digits of the SHA-256 of the canonical JSON, whichever version of servegen made the plan."""
+        return hashlib.sha256(dumps(dataclasses.replace(self, made_by=""), indent=None).encode()).hexdigest()[:16]
 
 
 def to_jsonable(value: Any) -> Any:

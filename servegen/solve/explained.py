@@ -15,7 +15,7 @@ from servegen.service.disciplines import DISCIPLINES, Point
 from servegen.solve.bands import pessimism
 from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.explain import limits_of
-from servegen.solve.nextbest import next_best
+from servegen.solve.nextbest import next_best, one_more
 from servegen.solve.predict import bounded, role_points
 from servegen.solve.problem import Problem
 from servegen.solve.search import search
@@ -36,7 +36,7 @@ def explained(problem: Problem, plan: Plan) -> Explanation:
         binding=tuple(_binding(asked, chosen, plan, name) for name in plan.binding),
         utilization=tuple((r.role, r.utilization) for r in plan.choice.roles),
         fewer=tuple(_fewer(asked, chosen, i) for i in range(len(chosen.roles))),
-        next_best=next_best(asked, chosen, seen),
+        next_best=(*next_best(asked, chosen, seen), *one_more(asked, chosen)),
     )
 
 
@@ -106,7 +106,8 @@ def _fewer(problem: Problem, chosen: Candidate, index: int) -> Fewer:
     carried = dataclasses.replace(role, replicas=n, load=role.load * role.replicas / n)
     share = carried.load / role.sustained
     kind = problem.load_kind if role.role == "serve" else "rate"
-    each = f"{n} would carry {load(kind, carried.load)} each, {share * 100:.0f} % of what one sustains"
+    every = " each" if n > 1 else ""
+    each = f"{n} would carry {load(kind, carried.load)}{every}, {share * 100:.0f} % of what one sustains"
     if share > 1.0 + 1e-9:
         breaks, why = _broken(problem, chosen, index, carried)
         return Fewer(role.role, n, share, breaks, f"{each}: {why}")

@@ -7,14 +7,18 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from servegen.explanation import NextBest
-from servegen.solve.candidate import Candidate
+from servegen.solve.candidate import Candidate, RoleChoice
+from servegen.solve.counts import frontier
 from servegen.solve.explain import summary, why_lost
 from servegen.solve.infeasible import diagnosis
 from servegen.solve.predict import candidate_points, p95
 from servegen.solve.problem import Problem
 from servegen.solve.search import Searched, choose, gain_of, search
-from servegen.solve.space import chunks_for, tensor_parallel
+from servegen.solve.space import chunks_for, replicas_that_fit, tensor_parallel
+from servegen.solve.words import money
 
 Value = tuple[str | int, ...]
 
@@ -158,6 +162,47 @@ def next_best(problem: Problem, chosen: Candidate, seen: Searched) -> tuple[Next
         )
         for d, c, reason in found
     )
+
+
+def one_more(problem: Problem, chosen: Candidate) -> tuple[NextBest, ...]:
+    """The chosen plan with one replica more of each role."""
+    return tuple(_grown(problem, chosen, i) for i in range(len(chosen.roles)))
+
+
+def _grown(problem: Problem, chosen: Candidate, index: int) -> NextBest:
+    role = chosen.roles[index]
+    n = role.replicas + 1
+    name = "replicas" if role.role == "serve" else f"{role.role} servers"
+    was = f"{role.replicas:,}"
+    if not _held(problem, [r.replicas + (i == index) for i, r in enumerate(chosen.roles)], chosen.roles):
+        why = "maxAccelerators leaves" if problem.max_accelerators else "the pool has"
+        nan = math.nan
+        return NextBest(name, was, "", "", 0, nan, nan, nan, nan, f"{why} no room for one more of {role.tp}")
+    roles = list(chosen.roles)
+    roles[index] = dataclasses.replace(role, replicas=n, load=role.load * role.replicas / n)
+    dearer = role.tp * role.block.kind.plan.price_per_hour
+    more = dataclasses.replace(
+        chosen, roles=tuple(roles), devices=chosen.devices + role.tp, cost_per_h=chosen.cost_per_h + dearer
+    )
+    ttft, itl = p95(candidate_points(problem, [more]))
+    why = f"costs {money(more.cost_per_h)}/h instead of {money(chosen.cost_per_h)}/h"
+    if problem.objective == "latency":
+        why = "no percentile that decides gets better"
+    return NextBest(
+        name, was, f"{n:,}", summary(more), more.devices, more.cost_per_h, float(ttft[0]), float(itl[0]),
+        chosen.output_tokens_per_s, why,
+    )  # fmt: skip
+
+
+def _held(problem: Problem, counts: list[int], roles: tuple[RoleChoice, ...]) -> bool:
+    """Whether the pool, and maxAccelerators, hold so many replicas of the roles beside their spares."""
+    if len(roles) == 1:
+        held = float(replicas_that_fit(roles[0].block.kind, np.array(float(roles[0].tp)))) >= counts[0] + problem.spares
+        most = problem.max_accelerators
+        return held and (not most or (counts[0] + problem.spares) * roles[0].tp <= most)
+    kinds = roles[0].block.kind, roles[1].block.kind
+    front = frontier(kinds, roles[0].tp, roles[1].tp, problem.spares, problem.max_accelerators)
+    return front.any and bool(front.holds(np.array(float(counts[0])), np.array(float(counts[1]))))
 
 
 def _other(problem: Problem, chosen: Candidate, seen: Searched, dimension: Dimension) -> tuple[Candidate | None, str]:
