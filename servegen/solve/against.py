@@ -39,17 +39,17 @@ _ROLE = {
 def against(loaded: LoadedSpec, plan: Plan | None, locked: Plan) -> Against:
     """``plan`` (None: nothing meets the spec) of ``loaded`` beside ``locked``, a plan of the same name."""
     inputs = (*differing(loaded, locked), *_replayed(plan, locked))
-    known = tuple(i for i in inputs if i.known)
-    unknown = tuple(i.name for i in inputs if not i.known)
     moved_now = moved(locked, plan)
     main = moved_now[0] if moved_now else ""
     trial = _Trial(loaded, locked)
     judged = [_backward(trial, i) for i in inputs]
+    known = tuple(i for i, j in zip(inputs, judged, strict=True) if j.tried)
     if main and len(known) > 1 and not any(main in j.moves for j in judged):
-        judged = [j if j.moves or not j.tried else _forward(trial, i, known) for i, j in zip(inputs, judged, strict=True)]
+        judged = [_forward(trial, i, known) if i in known and not j.moves else j for i, j in zip(inputs, judged, strict=True)]
     movers = [j for j in judged if main in j.moves]
     causes = tuple(j.name for j in [m for m in movers if main in m.restores] or movers)
     rest = trial.moved(known, locked) if main else ()
+    unknown = tuple(j.name for j in judged if not j.tried)
     if main and not causes:
         causes = unknown if main in rest else tuple(i.name for i in known)
     return Against(loaded.name, moved_now, _changes(locked, plan), tuple(judged), causes, _text(moved_now, causes, rest, unknown))
@@ -69,7 +69,7 @@ def _text(moved_now: tuple[str, ...], causes: tuple[str, ...], rest: tuple[str, 
         return "The plan is the locked one."
     main = moved_now[0]
     if not causes:
-        return f"The {main} changed, and no input of the lock differs."
+        return f"The {main} changed, and no input that the lock holds explains it."
     cause = f"The {main} changed because of {' and '.join(causes)}."
     if main not in rest or causes == unknown:
         return cause

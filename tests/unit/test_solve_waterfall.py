@@ -128,7 +128,11 @@ def test_every_term_of_a_step_stands_for_one_effect() -> None:
 
 @pytest.mark.parametrize(
     ("constants", "effect"),
-    [(("step_s", "layer_s", "sequence_s"), "launch"), (("request_s",), "request"), (("allreduce_latency_factor",), "communication")],
+    [
+        (("step_s", "layer_s", "sequence_s"), "launch"),
+        (("request_s",), "request"),
+        (("allreduce_latency_factor",), "communication"),
+    ],
 )
 def test_an_effect_vanishes_with_its_constants(constants: tuple[str, ...], effect: str) -> None:
     def without(question: Problem) -> Problem:
