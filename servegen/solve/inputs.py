@@ -13,7 +13,7 @@ from typing import Any
 from servegen import __version__
 from servegen.catalog.calibration import ENGINE_RANGES, Calibration
 from servegen.catalog.facts import AcceleratorFacts, Constant, GemmEfficiency
-from servegen.errors import UserError
+from servegen.errors import Diagnostic, UserError
 from servegen.plan import Plan, to_jsonable
 from servegen.solve.problem import Kind, Problem
 from servegen.solve.resolve import resolve
@@ -61,13 +61,20 @@ def with_old(loaded: LoadedSpec, locked: Plan, inputs: Iterable[Input]) -> Probl
 
 
 def differing(loaded: LoadedSpec, locked: Plan) -> tuple[Input, ...]:
-    """Every input that differs: keys of the spec, then facts and files, then the programs that took part."""
+    """Every input that differs: keys of the spec, then facts and files, then the programs that took part.
+
+    Raises UserError for a lock that was written by hand.
+    """
     keys = _keys(loaded, locked)
     try:
         before = with_old(loaded, locked, keys)
     except UserError:
         return keys  # what the old spec names is gone: the keys that name it say so
-    return (*keys, *_facts(before, locked), *_files(before, locked), *_programs(before, locked))
+    try:
+        return (*keys, *_facts(before, locked), *_files(before, locked), *_programs(before, locked))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        message = f"the lock of {locked.name} does not hold the facts and inputs that servegen writes"
+        raise UserError(Diagnostic("bad-lock", message, hint="servegen build writes plan.lock.json")) from error
 
 
 def _keys(loaded: LoadedSpec, locked: Plan) -> tuple[Input, ...]:
