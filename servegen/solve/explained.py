@@ -16,6 +16,7 @@ from servegen.solve.bands import pessimism
 from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.explain import limits_of
 from servegen.solve.nextbest import next_best, one_more
+from servegen.solve.pairs import turn_s
 from servegen.solve.predict import bounded, role_points
 from servegen.solve.problem import Problem
 from servegen.solve.search import search
@@ -103,7 +104,7 @@ def _fewer(problem: Problem, chosen: Candidate, index: int) -> Fewer:
         share = min(rates) / min(r.sustained * r.replicas for r in chosen.roles)
         text = f"{n} would yield {output * share:,.0f} instead of {output:,.0f} output tokens/s"
         return Fewer(role.role, n, role.load / role.sustained, ("output",) if share < 1.0 else (), text)
-    carried = dataclasses.replace(role, replicas=n, load=role.load * role.replicas / n)
+    carried = dataclasses.replace(role, replicas=n, load=_sized_for(problem, chosen, role) / n)
     share = carried.load / role.sustained
     kind = problem.load_kind if role.role == "serve" else "rate"
     every = " each" if n > 1 else ""
@@ -117,6 +118,14 @@ def _fewer(problem: Problem, chosen: Candidate, index: int) -> Fewer:
     breaks, why = _broken(problem, chosen, index, carried)
     why = why if breaks else f"they would do, but the {problem.objective} gets better with more"
     return Fewer(role.role, n, share, breaks, f"{each}: {why}")
+
+
+def _sized_for(problem: Problem, chosen: Candidate, role: RoleChoice) -> float:
+    """Load of all replicas of a role; a split is sized for the fastest that its closed loop could turn."""
+    if len(chosen.roles) == 1 or problem.open_loop:
+        return role.load * role.replicas
+    pre, dec = (take(r.block.server, np.array([r.row])) for r in chosen.roles)
+    return problem.load / float(turn_s(problem, pre, dec)[0])
 
 
 def _broken(problem: Problem, chosen: Candidate, index: int, role: RoleChoice) -> tuple[tuple[str, ...], str]:

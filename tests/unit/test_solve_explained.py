@@ -236,3 +236,16 @@ def test_a_plan_that_a_replay_enlarged_is_explained_as_it_stands() -> None:
     found = explained(question, plan)
     assert found.fewer[0].replicas == plan.choice.roles[0].replicas - 1
     assert not math.isnan(found.fewer[0].utilization)
+
+
+@pytest.mark.parametrize("traffic", ["concurrency: 40", "users: {active: 90, thinkTime: 8s}"])
+@pytest.mark.parametrize("topology", ["aggregated", "disaggregated"])
+def test_one_replica_less_of_a_closed_loop_is_held_against_the_load_it_was_sized_for(topology: str, traffic: str) -> None:
+    """A split is sized for the fastest that the loop could turn, not for the rate at which it then turns."""
+    question = problem(
+        traffic=f"{{{traffic}, {LENGTHS}}}", slo="{ttft: {p95: 2s}, itl: {p95: 60ms}}", constraints=f"{{topology: {topology}}}"
+    )
+    with reduced(LIMITS, SIZES):
+        _, found, chosen = walked(question)
+    assert [f.role for f in found.fewer] == [r.role for r in chosen.roles]
+    assert all(f.breaks for f in found.fewer)
