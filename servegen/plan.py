@@ -138,6 +138,25 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class Effect:
+    """One step of a :class:`Waterfall`: what an effect adds, seconds."""
+
+    name: str
+    adds_s: float
+
+
+@dataclass(frozen=True)
+class Waterfall:
+    """From the ideal roofline to a predicted latency; ``floor_s`` and what the effects add sum to ``total_s``."""
+
+    metric: str
+    statistic: str
+    floor_s: float
+    effects: tuple[Effect, ...]
+    total_s: float
+
+
+@dataclass(frozen=True)
 class Alternative:
     """Another candidate. ``why_lost`` says in words what the chosen one has over it."""
 
@@ -295,6 +314,8 @@ class Plan:
     facts: Mapping[str, Any]  # the constants that the prediction used, with their sources
     notes: tuple[str, ...] = field(default=())
     verification: Verification | None = None
+    waterfalls: tuple[Waterfall, ...] = field(default=())  # TTFT and ITL, and what else is bounded
+    made_by: str = ""  # version of servegen; no input, so that a locked plan outlives it
 
     def role(self, name: str) -> Role:
         """The role of that name; KeyError if the plan has none."""
@@ -305,8 +326,8 @@ class Plan:
 
     @property
     def content_hash(self) -> str:
-        """First 16 hex digits of the SHA-256 of the canonical JSON."""
-        return hashlib.sha256(dumps(self, indent=None).encode()).hexdigest()[:16]
+        """First 16 hex digits of the SHA-256 of the canonical JSON, whichever version of servegen made the plan."""
+        return hashlib.sha256(dumps(dataclasses.replace(self, made_by=""), indent=None).encode()).hexdigest()[:16]
 
 
 def to_jsonable(value: Any) -> Any:

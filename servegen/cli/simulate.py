@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from servegen.cli.common import format_of, one_of, put_data, read_specs, show
-from servegen.errors import Diagnostic, SpecError, UserError, Where
+from servegen.cli.common import format_of, one_of, put_data, read_lock, read_specs, show
+from servegen.errors import Diagnostic, SpecError, Where
 
 if TYPE_CHECKING:
     from servegen.plan import Plan
@@ -100,7 +100,7 @@ def _subject(path: str) -> Subject:
     from servegen.solve.replay import of_lock, of_problem
 
     if path.endswith(".json"):
-        return of_lock(_locked(path))
+        return of_lock(read_lock(path))
     from servegen.compile import compile_spec
 
     sources = read_specs([path])
@@ -111,23 +111,6 @@ def _subject(path: str) -> Subject:
     if solved.problem is None or solved.plan is None:
         raise ValueError("the stage 'plan' made no plan")
     return of_problem(solved.problem, solved.plan)
-
-
-def _locked(path: str) -> Any:
-    from pathlib import Path
-
-    from servegen.plan import loads
-
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise SpecError(Diagnostic("unreadable", f"cannot read it: {reason}", Where(path))) from error
-    try:
-        return loads(text)
-    except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
-        message = f"this is no plan that servegen can read: {error}"
-        raise UserError(Diagnostic("bad-lock", message, Where(path), "servegen build writes plan.lock.json")) from error
 
 
 def _window(text: str) -> tuple[float, float]:

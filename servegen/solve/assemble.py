@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from servegen import __version__
 from servegen.catalog.facts import Constant
 from servegen.lower import lower
 from servegen.plan import Band, Choice, Flip, MemoryPlan, ModelPlan, Plan, Prediction, Role, TrafficPlan
@@ -25,6 +26,7 @@ from servegen.solve.explain import Comparison, binding, why
 from servegen.solve.predict import bounded, quantiles, role_points
 from servegen.solve.problem import Kind, Problem
 from servegen.solve.split import combine
+from servegen.solve.waterfall import waterfalls
 
 
 def assemble(
@@ -89,6 +91,8 @@ def assemble(
         inputs=problem.inputs,
         facts=_facts(problem, chosen, roles),
         notes=problem.notes,
+        waterfalls=waterfalls(problem, chosen, points, prediction),
+        made_by=__version__,
     )
 
 

@@ -106,7 +106,9 @@ def why_lost(problem: Problem, chosen: Candidate, other: Candidate, gain: float)
         return "same cost with a higher TP"
     if other.config != chosen.config:
         return f"same cost with {other.config[0]} weights and {other.config[1]} KV, further from the checkpoint's own precision"
-    return f"same cost with less headroom ({other.headroom:.3g} instead of {chosen.headroom:.3g})"
+    if f"{other.headroom:.3g}" != f"{chosen.headroom:.3g}":
+        return f"same cost with less headroom ({other.headroom:.3g} instead of {chosen.headroom:.3g})"
+    return "equal in every figure that decides; the first by name is taken"
 
 
 def binding(problem: Problem, chosen: Candidate) -> tuple[str, ...]:
@@ -117,7 +119,7 @@ def binding(problem: Problem, chosen: Candidate) -> tuple[str, ...]:
         if role.replicas * role.sustained > least * NUDGE:
             continue  # the other role holds the pair back
         prefix = "" if role.role == "serve" else f"{role.role}: "
-        out += [prefix + limit for limit in _limits(problem, role) if prefix + limit not in out]
+        out += [prefix + limit for limit in limits_of(problem, role) if prefix + limit not in out]
     role = chosen.roles[0]
     if len(chosen.roles) == 1 and role.replicas + problem.spares >= int(
         replicas_that_fit(role.block.kind, np.array(float(role.devices)))
@@ -128,7 +130,7 @@ def binding(problem: Problem, chosen: Candidate) -> tuple[str, ...]:
     return tuple(out)
 
 
-def _limits(problem: Problem, role: RoleChoice) -> list[str]:
+def limits_of(problem: Problem, role: RoleChoice) -> list[str]:
     block = role.block
     srv = take(block.server, np.array([role.row]))
     metrics = {"prefill": START, "decode": GAPS}.get(role.role)

@@ -63,8 +63,13 @@ def quantiles(metric: str, p: Point, d: Demand) -> Quantiles:
     return Quantiles(float(size.mean(metric, p, d)[0]), *(float(v) for v in found))
 
 
-def bounded(bound: size.Bound, p: Point, d: Demand) -> float:
-    """The statistic that a bound limits, of a one-row point."""
+def statistics(bound: size.Bound, p: Point, d: Demand) -> Array:
+    """The statistic that a bound limits, of every row, shape (rows,)."""
     if bound.probability != bound.probability:
-        return float(size.mean(bound.metric, p, d)[0])
-    return float(latency.quantile(lambda t: size.exceeds(bound.metric, p, d, t), bound.probability, 1)[0])
+        return size.mean(bound.metric, p, d)
+    return latency.quantile(lambda t: size.exceeds(bound.metric, p, d, t), bound.probability, len(p.level))
+
+
+def bounded(bound: size.Bound, p: Point, d: Demand) -> float:
+    """The same of a one-row point."""
+    return float(statistics(bound, p, d)[0])

@@ -89,6 +89,8 @@ class Problem:
     inputs: Mapping[str, str]
     notes: tuple[str, ...] = ()
     trace: TraceRequests | None = None  # where the spec's traffic is one; the workload has its figures
+    without_chunks: tuple[int, ...] = ()  # what an explanation leaves out of the search to see what comes next
+    without_limits: tuple[int, ...] = ()
 
     @property
     def saturate(self) -> bool:

@@ -44,6 +44,16 @@ def verified(problem: Problem, plan: Plan, traffic: Traffic = Traffic()) -> Plan
         found_out.append(f"sized anew, each replica carrying at most {share * 100:.0f} % of what it sustains")
 
 
+def enlarged(plan: Plan) -> bool:
+    """Whether a replay had to size the plan anew."""
+    return plan.verification is not None and len(plan.verification.found) > 1
+
+
+def sized(problem: Problem, plan: Plan) -> Problem:
+    """The problem whose solution ``plan`` is: ``problem`` itself, or at the lower utilisation to which a replay took it."""
+    return dataclasses.replace(problem, utilization=plan.verification.utilization) if plan.verification else problem
+
+
 def _larger(
     problem: Problem, eased: Problem, plan: Plan, share: float, broken: list[Verdict], first: Plan, missing: int
 ) -> tuple[Plan, float]:
