@@ -34,6 +34,7 @@ UNMODELLED: Mapping[str, str] = {
     "cross_attention_layers": "cross-attention layers are not modelled",
     "encoder_layers": "encoder-decoder models are not modelled",
     "pruned_heads": "pruned heads are not modelled",
+    "per_layer_config": "layers with settings of their own in this form are not modelled",
     "compress_ratios": "attention over a compressed KV cache is not modelled",
     "hc_mult": "hyper-connections are not modelled",
     "sparse_attention_config": "block-sparse attention is not modelled",

@@ -56,8 +56,8 @@ def _qwen2_vl(v: Fields, top: Fields, text_hidden: int) -> int:
         * v.size("patch_size") ** 2
         * hidden
     )
-    merged = hidden * merge
-    merger = 2 * hidden + merged * merged + merged + merged * text_hidden + text_hidden
+    merged, out = hidden * merge, v.size("hidden_size", default=text_hidden)
+    merger = 2 * hidden + merged * merged + merged + merged * out + out
     return patch + _encoder(hidden, v.size("mlp_ratio", default=4) * hidden, _depth(v, "depth")) + merger
 
 
