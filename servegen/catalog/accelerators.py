@@ -95,7 +95,7 @@ def _load(name: str) -> AcceleratorFacts:
         host_cpus=sheet.count("host_cpus"),
         host_memory_bytes=sheet.figure("host_memory_bytes"),
         resource=sheet.text("resource"),
-        node_selector=sheet.labels("node_selector"),
+        node_selector=sheet.cited("node_selector"),
         compute_capability=sheet.figure("compute_capability") if sheet.has("compute_capability") else 0.0,
         gemm=_gemm(sheet),
         allreduce_alpha_s=_by_tp(sheet, "allreduce_alpha_s"),
