@@ -16,7 +16,7 @@ from servegen.catalog.hf_families import FAMILIES
 from servegen.catalog.hf_family import Family
 from servegen.catalog.hf_fields import LARGEST_CONTEXT, Fields, shown
 from servegen.catalog.hf_layers import read_layers
-from servegen.catalog.hf_names import ARCHITECTURES, UNMODELLED, WRAPPERS
+from servegen.catalog.hf_names import ARCHITECTURES, NESTED_DEFAULTS, UNMODELLED, UNMODELLED_TYPES, WRAPPERS
 from servegen.catalog.hf_quant import Quantization, read_quantization
 from servegen.catalog.hf_tensors import Layer, Tally, Weight, grouped, vector
 from servegen.catalog.hf_vision import vision_params
@@ -58,7 +58,8 @@ def model_from_config(
     inner = top.sub("text_config", "llm_config", "language_config")
     model_type, family, tower = _family(top, inner)
     text = inner if inner is not None else top
-    f = Fields(text.config, id, text.path, family.rename, family.defaults)
+    defaults = {**NESTED_DEFAULTS.get(model_type, {}), **family.defaults} if inner is not None else family.defaults
+    f = Fields(text.config, id, text.path, family.rename, defaults)
     if model_type == "dbrx":
         f = _flattened(f, "attn_config", "ffn_config")
     _refuse_unmodelled(top)
@@ -81,7 +82,7 @@ def model_from_config(
     if family.positions >= 0:
         tally.add("", vector("embed_positions", "embedding", (context + family.positions) * hidden))
     tally.add_layers(layers)
-    if family.final_norms and f.flag("do_layer_norm_before", True):  # OPT-350M has none
+    if family.final_norms and f.flag("do_layer_norm_before", True) and not f.flag("_remove_final_layer_norm"):  # OPT-350M: none
         tally.add("", vector("norm", "norm", family.final_norms * hidden * (2 if family.norm_bias else 1)))
     if not tied:
         tally.add("", Weight("lm_head", "lm_head", vocab, hidden))
@@ -134,6 +135,8 @@ def _family(top: Fields, inner: Fields | None) -> tuple[str, Family, str]:
     if known is not None:
         return known, FAMILIES[known], tower
     _refuse_unmodelled(source)
+    if model_type in UNMODELLED_TYPES:
+        source.refuse("model_type", f"{shown(model_type)} is not modelled: {UNMODELLED_TYPES[model_type]}")
     if not model_type:
         source.refuse("model_type", "required, but missing", f"modelled: {', '.join(FAMILIES)}")
     source.refuse("model_type", f"{shown(model_type)} is not modelled", f"modelled: {', '.join(FAMILIES)}")
@@ -191,6 +194,8 @@ def _family_quirks(f: Fields, model_type: str) -> Fields:
         model_type == "opt" and f.has("word_embed_proj_dim") and f.size("word_embed_proj_dim") != f.size("hidden_size")
     ):
         f.refuse("word_embed_proj_dim", "a projection between embeddings and layers is not modelled")
+    elif model_type == "opt" and not f.flag("layer_norm_elementwise_affine", True):
+        f.refuse("layer_norm_elementwise_affine", "norms without weights are not modelled")
     return Fields({**f.config, **extra}, f.model, f.path, f.rename, f.defaults) if extra else f
 
 
@@ -260,7 +265,10 @@ def _launch_fields(top: Fields, f: Fields, model_type: str, family: Family, laye
     found["qk_norm"] = family.qk_norm != "" and (not family.qk_norm_when or f.flag(family.qk_norm_when))
     rope = f.sub("rope_parameters", "rope_scaling")
     parameters = rope.sub("full_attention") or rope if rope is not None else None
-    theta = f.number("rope_theta") or (parameters.number("rope_theta") if parameters is not None else None)
+    if isinstance(f.find("rope_theta")[1], list):
+        theta = None  # Step-3.5 has one for each layer, which no launch command takes
+    else:
+        theta = f.number("rope_theta") or (parameters.number("rope_theta") if parameters is not None else None)
     if theta is not None:
         found["rope_theta"] = theta
     kind = parameters.text("rope_type", "type", default="default") if parameters is not None else "default"

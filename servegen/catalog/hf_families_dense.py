@@ -11,6 +11,7 @@ _LLAMA = Family()
 _QWEN2 = Family(qkv_bias=True, out_bias=False, mlp_bias=False, window="qwen")
 _QWEN3 = Family(qk_norm="head", mlp_bias=False, window="qwen")
 _GEMMA = Family(tied=True, mlp_bias=False, defaults={"head_dim": 256})
+_GLM4 = Family(out_bias=False, mlp_bias=False, fused=True, norms=4)
 _MLA = Family("mla", tied=True)
 _GPT_RENAME = {
     "num_hidden_layers": ("n_layer", "num_layers"),
@@ -93,7 +94,8 @@ DENSE: Mapping[str, Family] = {
     "hunyuan_v1_dense": Family(qk_norm="head"),
     "nemotron": Family(gated=False, norm_bias=True, mlp_names=("up_proj", "down_proj")),
     "glm": Family(out_bias=False, mlp_bias=False, fused=True),
-    "glm4": Family(out_bias=False, mlp_bias=False, fused=True, norms=4),
+    "glm4": _GLM4,
+    "glm4v_text": replace(_GLM4, defaults={"attention_bias": True}),
     "bloom": Family(
         four_times=True,
         qkv_bias=True,
@@ -196,7 +198,7 @@ DENSE: Mapping[str, Family] = {
         qkv_bias=False, out_bias=False, mlp_bias=False, mlp_names=("c_fc_0", "c_fc_1", "c_proj"),
         rename={"num_hidden_layers": ("num_layers",)},
     ),
-    "apertus": Family(qk_norm="head", gated=False, mlp_bias=False, mlp_names=("up_proj", "down_proj")),
+    "apertus": Family(qk_norm="head", gated=False, mlp_bias=False, mlp_names=("up_proj", "down_proj"), mlp_scalars=2),
     "arcee": Family(gated=False, mlp_names=("up_proj", "down_proj")),
     "cwm": Family(qkv_bias=False, out_bias=False),
     "granite_swa": Family(sinks=True, tied=True),

@@ -25,6 +25,23 @@ _LLAMA4 = Moe(
 )
 _DEEPSEEK_V2 = Family("mla", replace(DEEPSEEK, correction_bias=False), embedding_active=False)
 _DEEPSEEK_V3 = Family("mla", DEEPSEEK, mlp_bias=False, embedding_active=False, mtp="with_embeddings")
+_GLM4_MOE = Family(
+    moe=DEEPSEEK,
+    out_bias=False,
+    mlp_bias=False,
+    qk_norm="head",
+    qk_norm_when="use_qk_norm",
+    mtp="with_embeddings",
+    embedding_active=False,
+)
+_STEP = Family(
+    moe=Moe(
+        ("moe_num_experts", "num_experts"), ("moe_top_k", "num_experts_per_tok"), shared_width="share_expert_dim",
+        shared="share_expert", correction_bias="use_moe_router_bias",
+    ),
+    qkv_bias=False, out_bias=False, mlp_bias=False, qk_norm="head", output_gate="head", shapes="step", embedding_active=False,
+    rename={"num_key_value_heads": ("num_attention_groups",)},
+)  # fmt: skip
 
 SPARSE: Mapping[str, Family] = {
     "mixtral": Family(moe=MIXTRAL, qkv_bias=False, out_bias=False, window="all", mlp="block_sparse_moe"),
@@ -39,9 +56,10 @@ SPARSE: Mapping[str, Family] = {
         window="all",
         defaults={"attention_bias": True},
     ),
-    "granitemoe": Family(moe=replace(MIXTRAL, router="router.layer"), mlp="block_sparse_moe"),
+    "granitemoe": Family(moe=replace(MIXTRAL, router="router.layer"), mlp_bias=False, mlp="block_sparse_moe"),
     "granitemoeshared": Family(
         moe=replace(MIXTRAL, router="router.layer", shared_width="shared_intermediate_size", shared="shared_mlp"),
+        mlp_bias=False,
         mlp="block_sparse_moe",
     ),
     "olmoe": Family(moe=replace(_QWEN_MOE, width=("intermediate_size",)), qk_norm="full"),
@@ -50,17 +68,11 @@ SPARSE: Mapping[str, Family] = {
         out_bias="use_bias",
         mlp_bias="use_bias",
         tied=True,
+        head_bias="use_bias",
         moe=Moe(("moe_num_experts",), ("moe_k",), shared_count="moe_num_shared_experts", correction_bias=True),
     ),
-    "glm4_moe": Family(
-        moe=DEEPSEEK,
-        out_bias=False,
-        mlp_bias=False,
-        qk_norm="head",
-        qk_norm_when="use_qk_norm",
-        mtp="with_embeddings",
-        embedding_active=False,
-    ),
+    "glm4_moe": _GLM4_MOE,
+    "glm4v_moe_text": replace(_GLM4_MOE, mtp=""),
     "glm4_moe_lite": _DEEPSEEK_V3,
     "glm_moe_dsa": replace(_DEEPSEEK_V3, rename={"head_dim": ()}),
     "deepseek": Family(moe=replace(DEEPSEEK, correction_bias=False), mlp_bias=False),
@@ -127,13 +139,13 @@ SPARSE: Mapping[str, Family] = {
         moe=replace(_NUM_SHARED, router="router.gate"), mlp_bias=False, qk_norm="head", output_gate="full", norms=4,
         window="pattern", rename={"sliding_window_pattern": ("global_attn_every_n_layers",)},
     ),
-    "axk1": replace(_DEEPSEEK_V3, mtp=""),
+    "axk1": replace(_DEEPSEEK_V3, moe=replace(DEEPSEEK, norm=True), mtp="", embedding_active=True),
     "bailing_moe": Family(
         moe=replace(
             _NUM_SHARED, shared_each=("moe_shared_expert_intermediate_size",), correction_bias="moe_router_enable_expert_bias"
         ),
         qkv_bias="use_qkv_bias", out_bias="use_bias", mlp_bias="use_bias", qk_norm="head", qk_norm_when="use_qk_norm", fused=True,
-        embedding_active=False, mtp="with_embeddings",
+        mtp="with_embeddings",
     ),
     "cohere2_moe": Family(
         moe=Moe(width=("intermediate_size",), dense_width=("prefix_dense_intermediate_size", "intermediate_size"),
@@ -146,7 +158,7 @@ SPARSE: Mapping[str, Family] = {
     "flex_olmo": Family(moe=Moe(width=("intermediate_size",)), mlp_bias=False, qk_norm="full"),
     "granitemoe_swa": Family(
         moe=replace(MIXTRAL, router="router.layer", shared_width="shared_intermediate_size", shared="shared_mlp"),
-        mlp="block_sparse_moe", sinks=True,
+        mlp_bias=False, mlp="block_sparse_moe", sinks=True,
     ),
     "hunyuan_v1_moe": Family(
         moe=Moe(
@@ -157,15 +169,11 @@ SPARSE: Mapping[str, Family] = {
         rename={"head_dim": ("attention_head_dim",)},
     ),
     "hy_v3": Family(
-        moe=replace(_NUM_SHARED, width=("moe_intermediate_size", "expert_hidden_dim")), mlp_bias=False, qk_norm="head",
+        moe=replace(_NUM_SHARED, width=("moe_intermediate_size", "expert_hidden_dim")), qk_norm="head",
         mtp="with_embeddings",
     ),
     "mellum": replace(DENSE["qwen3"], moe=_QWEN_MOE, window=""),
     "solar_open": Family(moe=DEEPSEEK, out_bias=False, mlp_bias=False),
-    "step3p5": Family(
-        moe=Moe(("moe_num_experts",), ("moe_top_k",), shared_width="share_expert_dim", shared="share_expert",
-                correction_bias="use_moe_router_bias"),
-        qkv_bias=False, out_bias=False, mlp_bias=False, qk_norm="head", output_gate="head", shapes="step", embedding_active=False,
-        rename={"num_key_value_heads": ("num_attention_groups",)},
-    ),
+    "step3p5": _STEP,
+    "step3p7": _STEP,
 }

@@ -28,6 +28,7 @@ class Moe:
     correction_bias: Switch = False  # one value per expert beside the router
     router_bias: bool = False
     expert_bias: bool = False
+    norm: bool = False  # a norm after the block
     optional: bool = False  # the family also has dense members: no experts field means dense
 
 
@@ -57,6 +58,7 @@ class Family:
     window: Literal["", "all", "qwen", "even", "pattern"] = ""  # which layers slide when layer_types is absent
     mlp: str = "mlp"
     mlp_names: tuple[str, ...] = ("gate_proj", "up_proj", "down_proj")
+    mlp_scalars: int = 0  # learned numbers of the activation
     embedding_active: bool = True  # whether its publisher counts the input embedding as active
     four_times: bool = False  # the MLP is four times the hidden size where no field says otherwise
     positions: int = -1  # learned positions beyond max_position_embeddings; -1 = none

@@ -35,6 +35,8 @@ def dense(f: Fields, family: Family, width: int = 0, prefix: str = "", kind: str
     else:
         weights = [w for name in inputs for w in biased(Weight(f"{prefix}.{name}", kind, width, hidden), bias)]
     weights += biased(Weight(f"{prefix}.{output}", kind, hidden, width), bias)
+    if family.mlp_scalars:
+        weights.append(vector(f"{prefix}.act_fn", kind, family.mlp_scalars))
     return Mlp(tuple(weights), intermediate=width)
 
 
@@ -61,11 +63,14 @@ def experts(f: Fields, family: Family, moe: Moe) -> Mlp:
         ]
     shared = shared_width(f, moe, width)
     if shared:
+        bias = switched(f, family.mlp_bias)
         for name in inputs:
-            weights.append(Weight(f"{prefix}.{moe.shared}.{name}", "shared_expert", shared, hidden))
-        weights.append(Weight(f"{prefix}.{moe.shared}.{output}", "shared_expert", hidden, shared))
+            weights += biased(Weight(f"{prefix}.{moe.shared}.{name}", "shared_expert", shared, hidden), bias)
+        weights += biased(Weight(f"{prefix}.{moe.shared}.{output}", "shared_expert", hidden, shared), bias)
         if moe.shared_gate:
             weights.append(vector(f"{prefix}.shared_expert_gate", "router", hidden))
+    if moe.norm:
+        weights.append(vector(f"{prefix}.norm", "norm", hidden))
     return Mlp(tuple(weights), 0, count, used, width, shared)
 
 
