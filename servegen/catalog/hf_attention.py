@@ -108,7 +108,8 @@ def mla(f: Fields, indexer: bool) -> Mixer:
             vector("self_attn.indexer.k_norm", "norm", 2 * index_dim),
             Weight("self_attn.indexer.weights_proj", "attention", index_heads, hidden, linear=False),
         ]
-    attention = Attention("mla", heads, 1, nope + rope, v_dim, kv_lora_rank=rank, rope_head_dim=rope)
+    index_dim = f.size("index_head_dim") if indexer else 0
+    attention = Attention("mla", heads, 1, nope + rope, v_dim, kv_lora_rank=rank, rope_head_dim=rope, index_head_dim=index_dim)
     return attention, tuple(weights)
 
 
