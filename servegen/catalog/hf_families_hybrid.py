@@ -17,6 +17,9 @@ _LFM2 = Family(
     "short_conv", mlp_bias=False, qkv_bias=False, out_bias=False, qk_norm="head", tied=True, mlp="feed_forward",
     mlp_names=("w1", "w3", "w2"),
 )
+_MINIMAX = Family(
+    "lightning", MIXTRAL, qkv_bias=False, out_bias=False, mlp="block_sparse_moe", embedding_active=False
+)
 
 HYBRID: Mapping[str, Family] = {
     "qwen3_next": Family("delta", QWEN_SHARED, mlp_bias=False, qk_norm="head"),
@@ -51,11 +54,12 @@ HYBRID: Mapping[str, Family] = {
             names=("w1", "w3", "w2"),
         ),
         mlp_bias=False,
+        embedding_active=False,
         rename={"max_position_embeddings": ("model_max_length",)},
     ),
-    "minimax_text_01": Family("lightning", MIXTRAL, qkv_bias=False, out_bias=False, mlp="block_sparse_moe"),
-    "minimax_m1": Family("lightning", MIXTRAL, qkv_bias=False, out_bias=False, mlp="block_sparse_moe"),
-    "minimax": Family("lightning", MIXTRAL, qkv_bias=False, out_bias=False, mlp="block_sparse_moe"),
+    "minimax_text_01": _MINIMAX,
+    "minimax_m1": _MINIMAX,
+    "minimax": _MINIMAX,
     "bamba": Family("mamba2", mlp="feed_forward", rename=_MAMBA2_RENAME),
     "granitemoehybrid": Family(
         "mamba2",

@@ -68,6 +68,7 @@ SPARSE: Mapping[str, Family] = {
         out_bias="use_bias",
         mlp_bias="use_bias",
         tied=True,
+        embedding_active=False,
         head_bias="use_bias",
         moe=Moe(("moe_num_experts",), ("moe_k",), shared_count="moe_num_shared_experts", correction_bias=True),
     ),
@@ -153,7 +154,8 @@ SPARSE: Mapping[str, Family] = {
         norms=1, tied=True, mlp_bias=False, window="pattern", defaults={"sliding_window_pattern": 4},
     ),
     "exaone_moe": Family(
-        moe=_NUM_SHARED, qkv_bias=False, out_bias=False, mlp_bias=False, qk_norm="head", window="pattern", mtp="with_embeddings"
+        moe=_NUM_SHARED, qkv_bias=False, out_bias=False, mlp_bias=False, qk_norm="head", window="pattern", mtp="with_embeddings",
+        embedding_active=False,
     ),
     "flex_olmo": Family(moe=Moe(width=("intermediate_size",)), mlp_bias=False, qk_norm="full"),
     "granitemoe_swa": Family(
