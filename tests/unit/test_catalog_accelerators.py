@@ -235,7 +235,9 @@ def test_known_values() -> None:
     assert (h100.host_devices, h100.host_cpus, h100.host_memory_bytes) == (8, 192, 2 * 2.0**40)
     assert h100.node_selector == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
     assert (h100.allreduce_alpha_s[8], h100.allreduce_bytes_per_s[8]) == (5.0e-6, 290e9)
-    assert resolve_accelerator("l40s").usable_bytes == 46068 * 2.0**20
+    assert resolve_accelerator("l40s").usable_bytes == 47.663e9  # 44.39 GiB by PyTorch; nvidia-smi's 46068 MiB are not all offered
+    assert resolve_accelerator("a100-sxm-80gb").usable_bytes == 84.975e9  # 79.14 GiB
+    assert resolve_accelerator("tpu-v5e").usable_bytes == 15.75 * 2.0**30
     assert resolve_accelerator("tpu-v5e").legal_tp == (1, 4, 8, 16, 32, 64, 128, 256)
     assert resolve_accelerator("gb200").scaleup_domain == 72
     assert resolve_accelerator("gb300").host_devices == 4
