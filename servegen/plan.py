@@ -171,6 +171,28 @@ class Flip:
 
 
 @dataclass(frozen=True)
+class Case:
+    """The best plan where every prediction lies at one ``end`` of its band; no replicas where nothing meets the bounds then."""
+
+    end: Literal["low", "best", "high"]
+    summary: str
+    replicas: Mapping[str, int]  # by role, spares left out
+    devices: int
+    cost_per_hour: float
+
+
+@dataclass(frozen=True)
+class Missing:
+    """One replica of ``role`` down, as by a failed node or a rolling update without room for another: what the rest does."""
+
+    role: str
+    left: int  # spares counted
+    utilization: float  # of what they sustain within the bounds; inf where none is left
+    ttft_p95_s: float  # nan beyond what they sustain
+    itl_p95_s: float
+
+
+@dataclass(frozen=True)
 class PoolPlan:
     """One entry of the spec's pool, resolved: what rendering must know of the hardware."""
 
@@ -269,6 +291,8 @@ class Plan:
     binding: tuple[str, ...]
     why: tuple[str, ...]
     flips: tuple[Flip, ...]
+    cases: tuple[Case, ...]
+    missing: tuple[Missing, ...]
     alternatives: tuple[Alternative, ...]
     pareto: tuple[ParetoPoint, ...]
     searched: int
