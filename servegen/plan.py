@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+from servegen.rationale import Alternative, Case, Flip, Missing, ParetoPoint, Topology, Waterfall
+
 RoleName = Literal["serve", "prefill", "decode"]
-Topology = Literal["aggregated", "disaggregated"]
 T = TypeVar("T")
 
 
@@ -138,58 +139,6 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Effect:
-    """One step of a :class:`Waterfall`: what an effect adds, seconds."""
-
-    name: str
-    adds_s: float
-
-
-@dataclass(frozen=True)
-class Waterfall:
-    """From the ideal roofline to a predicted latency; ``floor_s`` and what the effects add sum to ``total_s``."""
-
-    metric: str
-    statistic: str
-    floor_s: float
-    effects: tuple[Effect, ...]
-    total_s: float
-
-
-@dataclass(frozen=True)
-class Alternative:
-    """Another candidate. ``why_lost`` says in words what the chosen one has over it."""
-
-    name: str
-    topology: Topology
-    summary: str
-    devices: int
-    cost_per_hour: float
-    ttft_p95_s: float
-    itl_p95_s: float
-    output_tokens_per_second: float
-    why_lost: str
-
-
-@dataclass(frozen=True)
-class ParetoPoint:
-    name: str
-    devices: int
-    cost_per_hour: float
-    ttft_p95_s: float
-    itl_p95_s: float
-    output_tokens_per_second: float
-
-
-@dataclass(frozen=True)
-class Flip:
-    """A parameter whose change alters the decision: ``text`` is a sentence for PLAN.md."""
-
-    parameter: str
-    text: str
-
-
-@dataclass(frozen=True)
 class PoolPlan:
     """One entry of the spec's pool, resolved: what rendering must know of the hardware."""
 
@@ -303,6 +252,8 @@ class Plan:
     binding: tuple[str, ...]
     why: tuple[str, ...]
     flips: tuple[Flip, ...]
+    cases: tuple[Case, ...]
+    missing: tuple[Missing, ...]
     alternatives: tuple[Alternative, ...]
     pareto: tuple[ParetoPoint, ...]
     searched: int

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from servegen.lower import lower
-from servegen.plan import Effect, Prediction, Quantiles, Waterfall
+from servegen.plan import Prediction, Quantiles
+from servegen.rationale import Effect, Waterfall
 from servegen.roofline.step import Array, StepTerms, join, take
 from servegen.service.disciplines import DISCIPLINES, Point
 from servegen.service.server import Server, server
