@@ -50,6 +50,8 @@ class MemoryPlan:
 @dataclass(frozen=True)
 class Role:
     """One kind of server. ``devices`` counts one replica's accelerators (tp x pp); ``pool`` indexes the spec's pool.
+    ``share`` is the part of the requests that pass through it: all of them, unless it is ``grouped``: one of two groups of
+    replicas, each on its own entry of the pool.
 
     ``load`` is what the engine is told to load (a Hugging Face id or path), ``quantization`` the method that it applies
     while loading ("" = as the checkpoint is stored). ``checkpoint_bytes`` are the files' bytes, read once per replica.
@@ -82,6 +84,13 @@ class Role:
     prefill_time_s: float  # prefill of the mean prompt, alone
     breakdown_s: Mapping[str, float]  # of that decode step: weights kv compute attention collectives overhead
     bound: str  # what that step is bound by
+    grouped: bool = False
+    share: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """Unique in a plan: the role, and of groups the entry of the pool as well (``serve-1``)."""
+        return f"{self.role}-{self.pool}" if self.grouped else self.role
 
     @property
     def total_replicas(self) -> int:
@@ -105,10 +114,10 @@ class Choice:
 
     @property
     def ratio(self) -> str:
-        """``2P3D`` for a split plan, ``4x`` for an aggregated one."""
+        """``2P3D`` for a split plan, ``4x`` for an aggregated one, ``4x+3x`` for one of two groups."""
         counts = {r.role: r.replicas for r in self.roles}
         if "serve" in counts:
-            return f"{counts['serve']}x"
+            return "+".join(f"{r.replicas}x" for r in self.roles)
         return f"{counts.get('prefill', 0)}P{counts.get('decode', 0)}D"
 
 
@@ -181,8 +190,8 @@ class DeployPlan:
     cache: CachePlan
     hf_token_secret: tuple[str, str] | None  # (name, key)
     autoscaling: Literal["none", "hpa", "keda"]
-    autoscaling_min: Mapping[str, int]  # by role, from the trough
-    autoscaling_max: Mapping[str, int]  # by role, from the pool
+    autoscaling_min: Mapping[str, int]  # by the role's name, from the trough
+    autoscaling_max: Mapping[str, int]  # likewise, from the pool
     autoscaling_queue: Mapping[str, float]  # waiting requests per replica that call for another
     monitoring: bool
     network_policy_from: tuple[Mapping[str, Any], ...] | None
@@ -271,7 +280,7 @@ class Plan:
     def role(self, name: str) -> Role:
         """The role of that name; KeyError if the plan has none."""
         for role in self.choice.roles:
-            if role.role == name:
+            if role.name == name:
                 return role
         raise KeyError(name)
 

@@ -67,7 +67,7 @@ class Case:
 
     end: Literal["low", "best", "high"]
     summary: str
-    replicas: Mapping[str, int]  # by role, spares left out
+    replicas: Mapping[str, int]  # by the role's name, spares left out
     devices: int
     cost_per_hour: float
 

@@ -12,7 +12,7 @@ def peak_replicas(plan: Plan, role: Role) -> int:
     """The most replicas that may run outside a rollout."""
     if plan.deploy.autoscaling == "none":
         return role.total_replicas
-    return max(role.total_replicas, plan.deploy.autoscaling_max.get(role.role, role.total_replicas))
+    return max(role.total_replicas, plan.deploy.autoscaling_max.get(role.name, role.total_replicas))
 
 
 def surge_fits(plan: Plan, role: Role) -> bool:

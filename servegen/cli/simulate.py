@@ -85,6 +85,7 @@ def _scenes(plan: Plan, fail_s: float) -> Iterator[tuple[str, Loss | None, bool]
         return
     for index, role in enumerate(plan.choice.roles):
         who = "a replica" if role.role == "serve" else f"a {role.role} server"
+        who += f" of {role.name}" if role.grouped else ""
         yield f"{who} lost, with a spare", Loss(fail_s, index, max(role.spares, 1)), bool(role.spares)
         yield f"{who} lost, no spare", Loss(fail_s, index, 0), not role.spares
 

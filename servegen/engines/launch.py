@@ -8,6 +8,9 @@ from typing import Protocol
 
 from servegen.plan import Plan, RoleName
 
+#: On the pods of both groups of a plan, so that a router finds them all and nothing else.
+ROLE_LABEL = "servegen.dev/role"
+
 
 @dataclass(frozen=True)
 class Arg:
@@ -33,7 +36,8 @@ class Probes:
 class Launch:
     """One kind of process of a deployment.
 
-    ``name`` is the file and object suffix (``serve``, ``prefill``, ``decode``, ``router``); ``role`` is None for the router.
+    ``name`` is the file and object suffix (``serve``, ``prefill``, ``decode``, ``router``): of a server that of its role in the
+    plan (``serve-1`` in one of two groups); ``role`` is None for the router.
     ``program`` are the words before the flags. ``env`` holds plain values only, never a secret. ``contract`` names the
     file in ``engines/contracts/`` that lists the legal flags.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from dataclasses import replace
 
+from servegen.engines import sglang_router
 from servegen.engines.launch import Arg, Engine, Launch
 from servegen.errors import Diagnostic, NotBuiltError
 from servegen.plan import Plan
@@ -25,7 +26,9 @@ def get_engine(engine_id: str) -> Engine:
 def script_template(launch: Launch) -> str:
     """The template, relative to the templates' root, that writes the launch script of that process."""
     engine = launch.contract.split("-", 1)[0]
-    return f"{engine}/router.sh.j2" if launch.role is None else f"{engine}/launch.sh.j2"
+    if launch.role is not None:
+        return f"{engine}/launch.sh.j2"
+    return f"{engine}/balancer.sh.j2" if sglang_router.joins_groups(launch) else f"{engine}/router.sh.j2"
 
 
 def overridden(plan: Plan) -> tuple[str, ...]:

@@ -38,14 +38,14 @@ class SGLang:
     id = "sglang"
 
     def launches(self, plan: Plan) -> tuple[Launch, ...]:
-        """``serve``; or ``prefill``, ``decode`` and ``router`` in that order.
+        """``serve``; or ``prefill``, ``decode`` and ``router`` in that order; or both groups and ``router``.
 
         UserError: an override or a choice that this version's parser refuses. NotBuiltError: a replica over nodes.
         """
         name = contract_name(self.id, plan.choice.engine_version)
         contract = load_contract(name)
         servers = tuple(_server(plan, role, contract) for role in plan.choice.roles)
-        if plan.choice.topology == "aggregated":
+        if len(servers) == 1:
             return servers
         return (*servers, sglang_router.launch(plan, servers))
 
@@ -56,12 +56,12 @@ ENGINE = SGLang()
 def _server(plan: Plan, role: Role, contract: Contract) -> Launch:
     require_one_node(plan, role)
     args = merge(_args(plan, role), plan.deploy.args, contract)
-    require(contract, args, f"sglang {role.role}")
+    require(contract, args, f"sglang {role.name}")
     port = int(value_of(args, "--port", str(PORT)))
     metrics = any(a.flag == "--enable-metrics" for a in args)
     bootstrap = int(value_of(args, "--disaggregation-bootstrap-port", str(BOOTSTRAP_PORT)))
     return Launch(
-        name=role.role,
+        name=role.name,
         role=role.role,
         program=PROGRAM,
         args=args,

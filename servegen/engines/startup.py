@@ -38,6 +38,6 @@ def require_one_node(plan: Plan, role: Role) -> None:
     """Raises NotBuiltError if a replica of ``role`` does not fit on one node of its pool."""
     per_node = plan.pool[role.pool].per_node
     if role.devices > per_node:
-        message = f"{role.role}: a replica of {role.devices} accelerators spans nodes of {per_node}"
+        message = f"{role.name}: a replica of {role.devices} accelerators spans nodes of {per_node}"
         hint = "replicas over several nodes are not built; restrict constraints.tp and constraints.pp"
         raise NotBuiltError(Diagnostic("multi-node", message, hint=hint))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from servegen.engines.launch import Launch
+from servegen.engines.launch import ROLE_LABEL, Launch
 from servegen.engines.startup import startup_budget_s
 from servegen.errors import Diagnostic, RenderError
 from servegen.plan import Plan, Role
@@ -79,7 +79,7 @@ class Context:
 
     def role(self, launch: Launch) -> Role | None:
         """The plan's role behind a launch, None for the router."""
-        return self.plan.role(launch.role) if launch.role is not None else None
+        return self.plan.role(launch.name) if launch.role is not None else None
 
     def meta(self, kind: str, suffix: str, name: str, component: str = "") -> Meta:
         return Meta(
@@ -172,7 +172,7 @@ def deployment(c: Context, launch: Launch) -> DeploymentView:
         component=launch.name,
         replicas=None if autoscaled else (role.total_replicas if role is not None else sizing.ROUTER_REPLICAS),
         selector=selector,
-        pod_labels={**common_labels(plan, launch.name), **selector},
+        pod_labels={**common_labels(plan, launch.name), **selector, **_group_label(role)},
         pod_annotations=_pod_annotations(launch),
         surge=role is None or surge_fits(plan, role),
         progress_deadline_s=int(slowest_s) + sizing.IMAGE_PULL_S + grace,
@@ -207,6 +207,11 @@ def deployment(c: Context, launch: Launch) -> DeploymentView:
         pre_stop_s=sizing.PRE_STOP_S,
         pre_stop_exec=version_of(deploy.kubernetes_version) < SLEEP_ACTION_SINCE,
     )
+
+
+def _group_label(role: Role | None) -> dict[str, str]:
+    """What a router selects both groups of a plan by."""
+    return {ROLE_LABEL: role.role} if role is not None and role.grouped else {}
 
 
 def version_of(text: str) -> tuple[int, int]:

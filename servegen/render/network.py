@@ -33,7 +33,7 @@ def ingress(plan: Plan, launch: Launch, launches: Sequence[Launch], entry: Launc
     """Rules for connections to one launch's pods. Probes come from the node and are allowed by Kubernetes itself.
 
     The entry is open to the spec's peers; no peers means nobody (an empty ``from`` of Kubernetes would mean everybody).
-    Servers behind a router are open to it, and to each other on all ports: the KV hand-off picks free ones.
+    Servers behind a router are open to it, and those of a split to each other on all ports: the KV hand-off picks free ones.
     """
     rules: list[Mapping[str, Any]] = []
     peers = list(plan.deploy.network_policy_from or ())
@@ -43,7 +43,7 @@ def ingress(plan: Plan, launch: Launch, launches: Sequence[Launch], entry: Launc
     if entry.role is None and launch.role is not None:
         router_ports = sorted({launch.port, *launch.extra_ports.values()})
         rules.append({"from": [_pods(plan, [entry.name])], "ports": _tcp(*router_ports)})
-        if len(servers) > 1:
+        if plan.choice.topology == "disaggregated":
             rules.append({"from": [_pods(plan, servers)]})
     if plan.deploy.monitoring and launch.metrics_port:
         prometheus = {"namespaceSelector": {}, "podSelector": {"matchLabels": PROMETHEUS_PODS}}

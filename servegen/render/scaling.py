@@ -47,8 +47,8 @@ def quantity(value: float) -> str:
 
 def bounds(plan: Plan, role: Role) -> tuple[int, int]:
     """(min, max) replicas of ``role``; at least 1, because a cold start takes minutes."""
-    low = max(1, plan.deploy.autoscaling_min.get(role.role, role.total_replicas))
-    high = plan.deploy.autoscaling_max.get(role.role, role.total_replicas)
+    low = max(1, plan.deploy.autoscaling_min.get(role.name, role.total_replicas))
+    high = plan.deploy.autoscaling_max.get(role.name, role.total_replicas)
     return low, max(low, high)
 
 
@@ -74,7 +74,7 @@ def behavior(plan: Plan, role: Role, startup_s: float) -> dict[str, Any]:
 
 def queue_threshold(plan: Plan, role: Role) -> float:
     """Waiting requests per replica that call for another; at least 1, a single one being chance."""
-    return max(1.0, plan.deploy.autoscaling_queue.get(role.role, 1.0))
+    return max(1.0, plan.deploy.autoscaling_queue.get(role.name, 1.0))
 
 
 def prompt_rate(plan: Plan, role: Role) -> float:
@@ -152,7 +152,7 @@ def _pods_metric(name: str, value: float) -> dict[str, Any]:
 
 def scaling(plan: Plan, role: Role, meta: Meta, startup_s: float) -> ScalingView | None:
     """The autoscaler of ``role`` that the spec asks for, None if it asks for none."""
-    target = object_name(plan, role.role)
+    target = object_name(plan, role.name)
     if plan.deploy.autoscaling == "keda":
         return scaled_object(plan, role, meta, target, startup_s)
     if plan.deploy.autoscaling == "hpa":

@@ -128,6 +128,8 @@ def yaml_text(value: Any) -> str:
 def _role(role: Role) -> dict[str, Any]:
     return {
         "role": role.role,
+        "name": role.name,
+        "share": role.share,
         "accelerator": role.accelerator,
         "weights": role.weights,
         "kv": role.kv,

@@ -37,19 +37,21 @@ def headline(plan: Plan) -> str:
 
 
 def roles(plan: Plan) -> Table:
-    """Shape (roles, 11): what is started how often, and with which limits."""
-    headers = (
+    """Shape (roles, 11): what is started how often, and with which limits; of groups also who answers how many requests."""
+    headers: tuple[str, ...] = (
         "role", "accelerator", "weights", "KV", "parallelism", "replicas", "spares", "accelerators",
         "max running", "prefill chunk", "context",
     )  # fmt: skip
     rows = [
         (
-            role.role, role.accelerator, role.weights, role.kv, parallelism(role), str(role.replicas), str(role.spares),
+            role.name, role.accelerator, role.weights, role.kv, parallelism(role), str(role.replicas), str(role.spares),
             str(role.total_devices), count(role.max_running_requests), count(role.chunked_prefill_size),
-            count(role.context_length),
+            count(role.context_length), *([percent(role.share)] if role.grouped else []),
         )
         for role in plan.choice.roles
     ]
+    if any(role.grouped for role in plan.choice.roles):
+        headers = (*headers, "requests")
     return table(headers, rows, left=5)
 
 
@@ -176,7 +178,7 @@ def memory(plan: Plan) -> Table:
     rows.append(("usable", *(gigabytes(m.usable_bytes) for m in memories)))
     rows.append(("KV per token", *(size(m.kv_bytes_per_token) for m in memories)))
     rows.append(("tokens a replica's pool holds", *(count(m.kv_tokens) for m in memories)))
-    return table(("on one device, GB", *(role.role for role in plan.choice.roles)), rows)
+    return table(("on one device, GB", *(role.name for role in plan.choice.roles)), rows)
 
 
 def steps(plan: Plan) -> Table:
@@ -190,7 +192,7 @@ def steps(plan: Plan) -> Table:
     rows.append(("prefill of the mean prompt", *(seconds(role.prefill_time_s) for role in chosen)))
     rows.append(("running requests", *(number(role.running_requests) for role in chosen)))
     rows.append(("utilization", *(percent(role.utilization) for role in chosen)))
-    return table(("one replica", *(role.role for role in chosen)), rows)
+    return table(("one replica", *(role.name for role in chosen)), rows)
 
 
 #: What stands in a waterfall, in words.

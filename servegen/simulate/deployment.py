@@ -55,14 +55,19 @@ class Handoff:
 
 @dataclass(frozen=True)
 class Deployment:
-    """One pool that serves, or a prefill pool and a decode pool. ``context_tokens`` (0 = any) is the longest request that is
-    taken in.
+    """One pool that serves, a prefill pool and a decode pool, or groups that serve beside each other behind one router.
+    ``context_tokens`` (0 = any) is the longest request that is taken in.
     """
 
     pools: tuple[Pool, ...]
     policy: str = "round-robin"
     handoff: Handoff = field(default_factory=lambda: Handoff(0.0, 0.0))
     context_tokens: int = 0
+
+    @property
+    def split(self) -> bool:
+        """Whether a request passes through one pool after the other."""
+        return self.pools[0].scheduler == "prefill"
 
 
 def replay(
@@ -84,7 +89,9 @@ def replay(
     run.play(fail_s, progress, fail_pool)
     busy = sum(r.busy_s for pool in run.pools for r in pool)
     count = sum(len(pool) for pool in run.pools)
-    return summarize(run.log, busy, count, sum(p.request_s for p in deployment.pools), bounds)
+    # Whoever passes through two servers meets both; of groups the slower is on the safe side.
+    added = [p.request_s for p in deployment.pools]
+    return summarize(run.log, busy, count, sum(added) if deployment.split else max(added), bounds)
 
 
 class _Run:
@@ -98,7 +105,8 @@ class _Run:
         self.pushed = 0
         rng = np.random.Generator(np.random.PCG64(seed))
         self.pools = [[self._replica(pool, i) for i in range(pool.count)] for pool in deployment.pools]
-        self.alive = [list(pool) for pool in self.pools]
+        # To the router groups are one pool.
+        self.alive = [list(pool) for pool in self.pools] if deployment.split else [[r for pool in self.pools for r in pool]]
         self.links_free = [0.0] * deployment.pools[0].count  # when each server's links have moved what was before
         self.choose = [POLICIES[deployment.policy](rng) for _ in deployment.pools]
 
@@ -189,7 +197,8 @@ class _Run:
         heappush(self.events, (arrives, self.pushed, request, 0))
 
     def _fail(self, now: float, pool: int) -> None:
-        dead = self.alive[pool].pop(0)
+        dead = self.pools[pool][0]
+        next(alive for alive in self.alive if dead in alive).remove(dead)
         for request in dead.fail(now):
             self.log.resent += 1
             self.log.first_token[request.id] = math.nan

@@ -176,9 +176,8 @@ def _figures(plan: Plan | None) -> dict[str, dict[str, Any]]:
     c, p = plan.choice, plan.prediction
     choice: dict[str, Any] = {"model": plan.model.served_name, "engine": c.engine, "engineVersion": c.engine_version}
     choice |= {"topology": c.topology}
-    for i, role in enumerate(c.roles):
-        name = role.role if sum(r.role == role.role for r in c.roles) == 1 else f"{role.role}.{i}"
-        choice |= {f"{name}.{key}": value for key, value in _role(role).items()}
+    for role in c.roles:
+        choice |= {f"{role.name}.{key}": value for key, value in _role(role).items()}
     figures = {f"{m}.{s}": v for m in ("ttft", "itl", "e2e") for s, v in dataclasses.asdict(getattr(p, m)).items()}
     figures |= {f"bounds.{k}": v for k, v in p.bounds.items() if k not in figures}
     figures |= {"outputTokensPerSecond": p.output_tokens_per_second, "utilization": p.utilization}

@@ -37,6 +37,21 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
+class Stock:
+    """What one replica of every (row, batch limit) of a block carries within the bounds; ``most`` replicas fit beside spares.
+
+    Shapes (rows, limits), ``most`` (rows,).
+    """
+
+    block: Block
+    alive: Mask
+    level: Array
+    carried: Array
+    rate: Array
+    most: Array
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What a block found: the best candidate of each configuration, and how far the others came.
 
@@ -51,6 +66,7 @@ class Outcome:
     most: float
     block: Block | None
     late: str = ""
+    stock: Stock | None = None  # from stage 3 on
 
 
 def within_memory(problem: Problem, rows: Rows, room: Budget, rejected: Counter[str]) -> Mask:
@@ -133,10 +149,11 @@ def _sized(
     enough = in_pool & (problem.saturate | (replicas * problem.utilization * carried >= problem.load * (1 - 1e-9)))
     rejected["pool: more accelerators needed than there are"] += int(np.sum(alive & ~enough))
     best_load = float(np.max(np.where(alive, most * problem.utilization * carried, 0.0)))
+    stock = Stock(block, alive, level, carried, rate, most[:, 0])
     if not enough.any():
-        return Outcome((), int(fits.sum()), 3, best_load, block)
+        return Outcome((), int(fits.sum()), 3, best_load, block, stock=stock)
     found = _best_of_each(problem, block, enough, replicas, carried, rate, level)
-    return Outcome(found, int(fits.sum()), 4, best_load, block)
+    return Outcome(found, int(fits.sum()), 4, best_load, block, stock=stock)
 
 
 def no_power(problem: Problem, kind: Kind, rejected: Counter[str]) -> bool:

@@ -12,22 +12,19 @@ import numpy as np
 
 from servegen import __version__
 from servegen.catalog.facts import Constant
-from servegen.lower import lower
 from servegen.plan import Band, Choice, MemoryPlan, ModelPlan, Plan, Prediction, Role, TrafficPlan
 from servegen.rationale import Case, Flip, Missing
 from servegen.roofline.collectives import CROSSING, HANDOFF
 from servegen.roofline.step import take
-from servegen.service import size
 from servegen.service.disciplines import Point
 from servegen.service.size import Bound
 from servegen.solve.bands import band, dense
 from servegen.solve.budget import graph_bytes
 from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.deploy import finished_deploy
-from servegen.solve.explain import Comparison, binding, why
-from servegen.solve.predict import bounded, quantiles, role_points
+from servegen.solve.explain import Comparison, binding, floor_of, why
+from servegen.solve.predict import Seen, bounded, quantiles, role_points, seen_by_clients
 from servegen.solve.problem import Kind, Problem
-from servegen.solve.split import combine
 from servegen.solve.waterfall import waterfalls
 
 
@@ -51,9 +48,9 @@ def assemble(
     """The plan of a choice."""
     points = role_points(problem, chosen.roles)
     roles = tuple(_role(problem, r, q) for r, q in zip(chosen.roles, points, strict=True))
-    p = points[0] if len(points) == 1 else combine(points[0], points[1])
+    p = Seen.join([seen_by_clients(chosen.roles, points)])
     d = problem.demand
-    attained = float(size.attainment(p, d, _per_request(problem), {})[0])
+    attained = float(p.attainment(d, _per_request(problem), {})[0])
     rate = chosen.output_tokens_per_s / d.osl_mean
     role_rates = [r.replicas * _rate_at(problem, r) for r in chosen.roles]
     prediction = Prediction(
@@ -63,7 +60,7 @@ def assemble(
         output_tokens_per_second=chosen.output_tokens_per_s,
         utilization=max(r.utilization for r in roles),
         slo_attainment=attained,
-        sustained_rate=min(role_rates),
+        sustained_rate=sum(role_rates) if chosen.grouped else min(role_rates),
         load_rate=rate,
         band=_band(problem, chosen),
         floor=_floor(problem, chosen, roles),
@@ -90,7 +87,7 @@ def assemble(
         choice=choice,
         prediction=prediction,
         binding=bound_by,
-        why=why(problem, chosen, roles, prediction, bound_by, comparison),
+        why=why(problem, chosen, roles, bound_by, comparison),
         flips=risks.flips,
         cases=risks.cases,
         missing=risks.missing,
@@ -180,6 +177,8 @@ def _role(problem: Problem, r: RoleChoice, p: Point) -> Role:
         prefill_time_s=0.0 if r.role == "decode" else float(srv.prefill_mean_s[0]),
         breakdown_s=parts,
         bound=max(sorted(parts), key=lambda k: parts[k]),
+        grouped=r.grouped,
+        share=r.share,
     )
 
 
@@ -208,19 +207,11 @@ def _memory(problem: Problem, r: RoleChoice) -> MemoryPlan:
 
 
 def _floor(problem: Problem, chosen: Candidate, roles: Sequence[Role]) -> Mapping[str, float]:
-    """The ideal roofline of the same steps: no prediction can be below it."""
+    """The ideal roofline of the same steps, of groups the lower one: no prediction can be below it."""
     out: dict[str, float] = {}
     for choice, role in zip(chosen.roles, roles, strict=True):
-        config = choice.block.rows.lowered.configs[int(choice.block.rows.config[choice.row])]
-        ideal = lower(problem.model, choice.block.engine.facts, [config], "ideal").terms
-        d = problem.demand
-        if role.role != "decode":
-            prefill = ideal.prefill_s(
-                np.array([d.uncached_mean]), np.array([d.total_mean]), np.array([float(role.chunked_prefill_size)])
-            )
-            out["prefill_time_s"] = float(prefill[0, 0])
-        if role.role != "prefill":
-            out["step_time_s"] = float(ideal.decode_s(np.array([role.running_requests]), ideal.kv_s(d.held_mean))[0])
+        for name, seconds in floor_of(problem, choice, role).items():
+            out[name] = min(seconds, out.get(name, math.inf))
     return out
 
 

@@ -33,7 +33,11 @@ class Block:
 
 @dataclass(frozen=True)
 class RoleChoice:
-    """A row and batch limit of a block with its replicas. ``sustained`` is the load one replica carries at utilisation 1."""
+    """A row and batch limit of a block with its replicas. ``sustained`` is the load one replica carries at utilisation 1.
+
+    ``share`` is the part of the requests that pass through. Of two groups (``grouped``) one may be ``held``: the router keeps
+    as many requests in each of its replicas as the other group may hold, which is fewer than its own bounds allow.
+    """
 
     role: RoleName
     block: Block
@@ -43,6 +47,14 @@ class RoleChoice:
     sustained: float
     load: float  # per replica, at the sized load
     level_cap: float  # level at the sustained load
+    grouped: bool = False
+    held: bool = False
+    share: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """Unique in a candidate; that of the plan's role."""
+        return f"{self.role}-{self.block.kind.index}" if self.grouped else self.role
 
     @property
     def shape(self) -> Shape:
@@ -81,13 +93,18 @@ class Candidate:
     headroom: float
 
     @property
+    def grouped(self) -> bool:
+        """Whether its roles are groups that share the requests out, and not roles through which each request passes."""
+        return self.roles[0].grouped
+
+    @property
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds of accelerator that the roles stand on, each once."""
         return tuple({r.block.kind.index: r.block.kind for r in self.roles}.values())
 
     @property
     def config(self) -> tuple[str, str]:
-        """Weight and KV precision; both roles of a split share them."""
+        """Weight and KV precision; both roles share them."""
         role = self.roles[0]
         c = role.block.rows.lowered.configs[int(role.block.rows.config[role.row])]
         return c.weights, c.kv

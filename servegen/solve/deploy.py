@@ -85,7 +85,7 @@ def finished_deploy(problem: Problem, candidate: Candidate, roles: tuple[Role, .
         cache=cache,
         autoscaling_min=_least(problem, candidate),
         autoscaling_max=_most(problem, candidate),
-        autoscaling_queue={c.role: _queue(problem, r) for c, r in zip(candidate.roles, roles, strict=True)},
+        autoscaling_queue={r.name: _queue(problem, r) for r in roles},
     )
 
 
@@ -93,24 +93,30 @@ def _least(problem: Problem, candidate: Candidate) -> Mapping[str, int]:
     """Replicas that the trough needs at the same utilisation; the sized number when no trough is stated."""
     trough = problem.workload.trough_per_s
     if not trough or not problem.load:
-        return {r.role: r.replicas + problem.spares for r in candidate.roles}
+        return {r.name: r.replicas + problem.spares for r in candidate.roles}
     return {
-        r.role: max(math.ceil(trough / (problem.utilization * r.sustained) - 1e-9), 1) + problem.spares for r in candidate.roles
+        r.name: max(math.ceil(trough * r.share / (problem.utilization * r.sustained) - 1e-9), 1) + problem.spares
+        for r in candidate.roles
     }
 
 
 def _most(problem: Problem, candidate: Candidate) -> Mapping[str, int]:
-    """Replicas up to which the pool lets every role grow in step: the pool over what is sized, never less than that."""
-    sized = {r.role: r.replicas + problem.spares for r in candidate.roles}
-    if len(candidate.roles) == 1:
-        role = candidate.roles[0]
-        most = int(replicas_that_fit(role.block.kind, np.array(float(role.devices))))
-        if problem.max_accelerators:
-            most = min(most, problem.max_accelerators // role.devices)
-        return {role.role: max(most, sized[role.role])}
+    """Replicas up to which the pool lets every role grow in step: the pool over what is sized, never less than that.
+
+    Groups need not keep step: each may fill its kind, unless maxAccelerators binds them together.
+    """
+    sized = {r.name: r.replicas + problem.spares for r in candidate.roles}
+    if len(candidate.roles) == 1 or (candidate.grouped and not problem.max_accelerators):
+        out = {}
+        for role in candidate.roles:
+            most = int(replicas_that_fit(role.block.kind, np.array(float(role.devices))))
+            if problem.max_accelerators:
+                most = min(most, problem.max_accelerators // role.devices)
+            out[role.name] = max(most, sized[role.name])
+        return out
     growth = (problem.max_accelerators or math.inf) / candidate.devices
     for kind in candidate.kinds:
-        growth = min(growth, kind.devices / sum(sized[r.role] * r.devices for r in candidate.roles if r.block.kind is kind))
+        growth = min(growth, kind.devices / sum(sized[r.name] * r.devices for r in candidate.roles if r.block.kind is kind))
     return {name: max(math.floor(count * growth), count) for name, count in sized.items()}
 
 

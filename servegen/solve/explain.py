@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from servegen.plan import Prediction, Role
+from servegen.lower import lower
+from servegen.plan import Role
 from servegen.rationale import Alternative, Flip, ParetoPoint
 from servegen.roofline.memory import largest_batch
 from servegen.roofline.step import take
@@ -26,6 +27,10 @@ from servegen.solve.words import duration, load, money
 SHOWN = 5
 #: Candidates whose latencies are computed for the frontier, the best first.
 COMPARED = 24
+ROUTED = (
+    "The router sends each request to the emptier of two replicas that it draws, so every replica holds about as many requests, "
+    "a faster one answers more of them, and the shares follow without being set anywhere."
+)
 #: How far past the sustained level the broken bound is looked for.
 NUDGE = 1.02
 
@@ -43,7 +48,7 @@ def compare(problem: Problem, chosen: Candidate, others: Sequence[Candidate], ga
     """Runners-up in the total order, and the Pareto frontier of cost, latency and output over the best candidates."""
     rest = sorted((c for c in others if c is not chosen), key=lambda c: c.key(problem))[: COMPARED - 1]
     ranked = [chosen, *rest]
-    ttft, itl = p95(candidate_points(problem, ranked))
+    ttft, itl = p95(candidate_points(problem, ranked), problem.demand)
     alternatives = tuple(
         Alternative(
             name=c.name,
@@ -77,7 +82,7 @@ def summary(c: Candidate) -> str:
     for r in c.roles:
         where = f" {r.block.kind.facts.id}" if len(c.kinds) > 1 else ""
         mixed = " mixed" if r.block.discipline == "mixed" else ""
-        parts.append(f"{r.replicas} {r.role} x {r.shape.words}{where} (batch {r.batch_limit}, chunk {r.chunk}{mixed})")
+        parts.append(f"{r.replicas} {r.name} x {r.shape.words}{where} (batch {r.batch_limit}, chunk {r.chunk}{mixed})")
     roles = " + ".join(parts)
     return f"{c.engine.facts.id} on {' and '.join(k.facts.id for k in c.kinds)}, {weights} weights, {kv} KV: {roles}"
 
@@ -117,13 +122,12 @@ def binding(problem: Problem, chosen: Candidate) -> tuple[str, ...]:
     out: list[str] = []
     least = min(r.replicas * r.sustained for r in chosen.roles)
     for role in chosen.roles:
-        if role.replicas * role.sustained > least * NUDGE:
+        if role.held or (not chosen.grouped and role.replicas * role.sustained > least * NUDGE):
             continue  # the other role holds the pair back
-        prefix = "" if role.role == "serve" else f"{role.role}: "
+        prefix = f"{role.name}: " if len(chosen.roles) > 1 else ""
         out += [prefix + limit for limit in limits_of(problem, role) if prefix + limit not in out]
-    role = chosen.roles[0]
-    if len(chosen.roles) == 1 and role.replicas + problem.spares >= int(
-        replicas_that_fit(role.block.kind, np.array(float(role.devices)))
+    if chosen.topology == "aggregated" and all(
+        r.replicas + problem.spares >= int(replicas_that_fit(r.block.kind, np.array(float(r.devices)))) for r in chosen.roles
     ):
         out.append("pool")
     if problem.max_accelerators and chosen.devices + min(r.devices for r in chosen.roles) > problem.max_accelerators:
@@ -165,7 +169,6 @@ def why(
     problem: Problem,
     chosen: Candidate,
     roles: Sequence[Role],
-    prediction: Prediction,
     bound_by: Sequence[str],
     comparison: Comparison,
 ) -> tuple[str, ...]:
@@ -173,29 +176,38 @@ def why(
     out = [f"{summary(chosen)}."]
     for choice, role in zip(chosen.roles, roles, strict=True):
         what = "replica" if role.role == "serve" else f"{role.role} server"
+        what += f" of {role.name}" if role.grouped else ""
         kind = problem.load_kind if role.role == "serve" else "rate"
         limits = [
             b.split(": ")[-1]
             for b in bound_by
-            if b.startswith(role.role) or (":" not in b and b not in ("pool", "maxAccelerators"))
+            if b.startswith(f"{role.name}:") or (":" not in b and b not in ("pool", "maxAccelerators"))
         ]
         by = f" (bound by {' and '.join(limits)})" if limits else ""
+        by = " (with no more requests in it than one of the other group may hold)" if choice.held else by
         out.append(
             f"One {what} sustains {load(kind, choice.sustained)}{by}; "
             f"{role.replicas} of them at {role.utilization * 100:.0f} % of that carry the load."
         )
         if role.role != "prefill":
             share = role.breakdown_s[role.bound] / role.step_time_s
-            ideal = prediction.floor.get("step_time_s", 0.0)
+            ideal = floor_of(problem, choice, role)["step_time_s"]
             out.append(
                 f"A decode step of {role.running_requests:.1f} sequences takes {duration(role.step_time_s)}, "
                 f"{share * 100:.0f} % of it {role.bound}; the ideal roofline of the same step is {duration(ideal)}."
             )
+        if role.grouped:
+            out.append(f"{role.name} answers {role.share * 100:.0f} % of the requests.")
         if role.role != "decode":
             out.append(f"The mean prompt prefills in {duration(role.prefill_time_s)} when nothing waits.")
+    if chosen.grouped:
+        out.append(ROUTED)
     trough = problem.workload.trough_per_s
     if trough and problem.load:
-        needs = " + ".join(f"{math.ceil(trough / (problem.utilization * r.sustained) - 1e-9)} {r.role}" for r in chosen.roles)
+        needs = " + ".join(
+            f"{math.ceil(trough * (r.share if r.grouped else 1.0) / (problem.utilization * r.sustained) - 1e-9)} {r.name}"
+            for r in chosen.roles
+        )
         out.append(f"At the trough of {load('rate', trough)} {needs} would do.")
     if not math.isnan(comparison.gain):
         verdict = "splitting is worth it" if chosen.topology == "disaggregated" else "so prefill and decode stay together"
@@ -206,14 +218,29 @@ def why(
     return tuple(out)
 
 
+def floor_of(problem: Problem, choice: RoleChoice, role: Role) -> dict[str, float]:
+    """The ideal roofline of a role's prefill of the mean prompt and of its decode step, seconds, as far as it has them."""
+    config = choice.block.rows.lowered.configs[int(choice.block.rows.config[choice.row])]
+    ideal, d, out = lower(problem.model, choice.block.engine.facts, [config], "ideal").terms, problem.demand, {}
+    if role.role != "decode":
+        prefill = ideal.prefill_s(
+            np.array([d.uncached_mean]), np.array([d.total_mean]), np.array([float(role.chunked_prefill_size)])
+        )
+        out["prefill_time_s"] = float(prefill[0, 0])
+    if role.role != "prefill":
+        out["step_time_s"] = float(ideal.decode_s(np.array([role.running_requests]), ideal.kv_s(d.held_mean))[0])
+    return out
+
+
 def flips(
     problem: Problem, chosen: Candidate, comparison: Comparison, others: Sequence[Candidate], pessimistic: Flip | None
 ) -> tuple[Flip, ...]:
     """What would change the decision, the nearest first."""
     out: list[Flip] = []
     if problem.load:
-        room = problem.utilization * min(r.replicas * r.sustained for r in chosen.roles)
-        if len(chosen.roles) == 1 or problem.load_kind == "rate":
+        loads = [r.replicas * r.sustained for r in chosen.roles]
+        room = problem.utilization * (sum(loads) if chosen.grouped else min(loads))
+        if chosen.topology == "aggregated" or problem.load_kind == "rate":
             out.append(Flip("traffic", f"A load above {load(problem.load_kind, room)} needs another replica."))
     if pessimistic is not None:
         out.append(pessimistic)
@@ -226,7 +253,7 @@ def flips(
             )
         )
     elsewhere = min(
-        (c for c in others if {k.index for k in c.kinds} != {k.index for k in chosen.kinds}),
+        (c for c in others if _elsewhere(c, chosen)),
         key=lambda c: c.key(problem),
         default=None,
     )
@@ -240,6 +267,12 @@ def flips(
                 )
             )
     return tuple(out)
+
+
+def _elsewhere(c: Candidate, chosen: Candidate) -> bool:
+    """Whether a lower price of the hardware of ``c`` favours it over the chosen one; groups share theirs with others."""
+    mine, its = ({k.index for k in x.kinds} for x in (chosen, c))
+    return not mine & its if chosen.grouped or c.grouped else mine != its
 
 
 def under_the_band(problem: Problem, chosen: Candidate, best: Candidate | None) -> Flip:

@@ -19,6 +19,7 @@ from servegen.service.disciplines import DISCIPLINES
 from servegen.service.size import Bound, Slo
 from servegen.solve.bands import pessimism
 from servegen.solve.candidate import Block
+from servegen.solve.groups import most as most_of_groups
 from servegen.solve.problem import EngineOption, Kind, Problem, WeightOption
 from servegen.solve.space import occupancy, shape_of
 from servegen.solve.split import GAPS, START
@@ -55,6 +56,7 @@ def diagnosis(problem: Problem, seen: Searched, fixes: tuple[Fix, ...] = ()) -> 
     if stage == 2:
         return _latency(problem, blocks)
     most, late = max((o.most, o.late) for o in seen.outcomes)
+    most = max(most, most_of_groups(problem, seen.outcomes))
     if late and most >= problem.load:
         best = next((f.new for f in fixes if f.key == f"slo.{late}"), "not known")
         return late, f"the pool carries the load, but every candidate misses {late} at it", best

@@ -13,6 +13,7 @@ from servegen.explanation import NextBest
 from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.counts import frontier
 from servegen.solve.explain import summary, why_lost
+from servegen.solve.groups import spread
 from servegen.solve.infeasible import diagnosis
 from servegen.solve.predict import candidate_points, p95
 from servegen.solve.problem import Problem
@@ -79,7 +80,8 @@ DIMENSIONS = (
     Dimension(
         "accelerator",
         _kinds,
-        lambda p, v: _rest((k.index for k in p.pool), v),
+        # Beside two groups stands either kind alone.
+        lambda p, v: _rest((k.index for k in p.pool), v) or (v[:1] if len(v) > 1 else ()),
         lambda p, v, rest: dataclasses.replace(p, pool=tuple(k for k in p.pool if k.index in rest)),
         "hardware.pool has no other kind",
     ),
@@ -145,7 +147,7 @@ def next_best(problem: Problem, chosen: Candidate, seen: Searched) -> tuple[Next
             continue
         found.append((dimension, *_other(problem, chosen, seen, dimension)))
     some = [c for _, c, _ in found if c is not None]
-    ttft, itl = p95(candidate_points(problem, some)) if some else ((), ())
+    ttft, itl = p95(candidate_points(problem, some), problem.demand) if some else ((), ())
     at = {id(c): i for i, c in enumerate(some)}
     return tuple(
         NextBest(
@@ -173,6 +175,7 @@ def _grown(problem: Problem, chosen: Candidate, index: int) -> NextBest:
     role = chosen.roles[index]
     n = role.replicas + 1
     name = "replicas" if role.role == "serve" else f"{role.role} servers"
+    name += f" of {role.name}" if role.grouped else ""
     was = f"{role.replicas:,}"
     if not _held(problem, [r.replicas + (i == index) for i, r in enumerate(chosen.roles)], chosen.roles):
         why = "maxAccelerators leaves" if problem.max_accelerators else "the pool has"
@@ -180,11 +183,13 @@ def _grown(problem: Problem, chosen: Candidate, index: int) -> NextBest:
         return NextBest(name, was, "", "", 0, nan, nan, nan, nan, f"{why} no room for one more of {role.tp}")
     roles = list(chosen.roles)
     roles[index] = dataclasses.replace(role, replicas=n, load=role.load * role.replicas / n)
+    if chosen.grouped:
+        roles = list(spread(chosen.roles, [r.replicas + (i == index) for i, r in enumerate(chosen.roles)]))
     dearer = role.tp * role.block.kind.plan.price_per_hour
     more = dataclasses.replace(
         chosen, roles=tuple(roles), devices=chosen.devices + role.tp, cost_per_h=chosen.cost_per_h + dearer
     )
-    ttft, itl = p95(candidate_points(problem, [more]))
+    ttft, itl = p95(candidate_points(problem, [more]), problem.demand)
     why = f"costs {money(more.cost_per_h)}/h instead of {money(chosen.cost_per_h)}/h"
     if problem.objective == "latency":
         why = "no percentile that decides gets better"
@@ -196,10 +201,13 @@ def _grown(problem: Problem, chosen: Candidate, index: int) -> NextBest:
 
 def _held(problem: Problem, counts: list[int], roles: tuple[RoleChoice, ...]) -> bool:
     """Whether the pool, and maxAccelerators, hold so many replicas of the roles beside their spares."""
-    if len(roles) == 1:
-        held = float(replicas_that_fit(roles[0].block.kind, np.array(float(roles[0].tp)))) >= counts[0] + problem.spares
+    if len(roles) == 1 or roles[0].grouped:
+        whole = [n + problem.spares for n in counts]
+        held = all(
+            float(replicas_that_fit(r.block.kind, np.array(float(r.tp)))) >= n for r, n in zip(roles, whole, strict=True)
+        )
         most = problem.max_accelerators
-        return held and (not most or (counts[0] + problem.spares) * roles[0].tp <= most)
+        return held and (not most or sum(n * r.tp for r, n in zip(roles, whole, strict=True)) <= most)
     kinds = roles[0].block.kind, roles[1].block.kind
     front = frontier(kinds, roles[0].tp, roles[1].tp, problem.spares, problem.max_accelerators)
     return front.any and bool(front.holds(np.array(float(counts[0])), np.array(float(counts[1]))))
@@ -212,10 +220,13 @@ def _other(problem: Problem, chosen: Candidate, seen: Searched, dimension: Dimen
     if not others:
         return None, dimension.one
     best, _ = choose(problem, tuple(c for c in seen.candidates if dimension.value(c) != value))
-    if best is None or dimension.name in FINE:
+    # Of groups the search keeps only what beats every single kind.
+    groups = len(problem.pool) > 1 and problem.topology != "disaggregated"
+    if best is None or groups or dimension.name in FINE:
         restricted = dimension.without(problem, value, others)
         again = search(restricted)
-        best = again.best
+        either = tuple(c for c in (best, again.best) if c is not None)
+        best = choose(problem, either)[0] if groups and dimension.name not in FINE else again.best
     if best is None:
         _, message, attainable = diagnosis(restricted, again)
         return None, message if attainable in ("none", "not known") else f"{message}; best attainable: {attainable}"

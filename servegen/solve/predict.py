@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,39 +38,80 @@ def role_points(problem: Problem, roles: Sequence[RoleChoice]) -> list[Point]:
     return [points[i] for i in range(len(roles))]
 
 
-def candidate_points(problem: Problem, candidates: Sequence[Candidate]) -> Point:
-    """Each candidate's deployment as a client sees it, one row each."""
+@dataclass(frozen=True)
+class Seen:
+    """Deployments as their clients see them. A deployment is one row of ``point`` or, of groups, several of which each answers
+    its ``share`` of the requests: row i belongs to deployment ``of[i]`` of ``count``. Shapes (rows,).
+    """
+
+    point: Point
+    of: NDArray[np.int64]
+    share: Array
+    count: int
+
+    @classmethod
+    def join(cls, parts: Sequence[tuple[Point, Sequence[float]]]) -> Seen:
+        """Deployments from their rows and the shares of these."""
+        of = np.repeat(np.arange(len(parts)), [len(shares) for _, shares in parts])
+        share = np.array([s for _, shares in parts for s in shares], dtype=np.float64)
+        return cls(join([p for p, _ in parts]), of, share, len(parts))
+
+    def exceeds(self, metric: str, d: Demand, t: Array) -> Array:
+        """Chance that ``metric`` of a request, or of a gap, is above ``t``; both shape (deployments,)."""
+        return self._mixed(size.exceeds(metric, self.point, d, t[self.of]))
+
+    def mean(self, metric: str, d: Demand) -> Array:
+        """Mean of ``metric``, shape (deployments,)."""
+        return self._mixed(size.mean(metric, self.point, d))
+
+    def attainment(self, d: Demand, jointly: Sequence[size.Bound], pessimism: Mapping[str, float]) -> Array:
+        """Share of requests that meet all of ``jointly``, shape (deployments,)."""
+        return self._mixed(size.attainment(self.point, d, jointly, pessimism))
+
+    def _mixed(self, values: Array) -> Array:
+        # Requests have the same lengths whoever answers them, so gaps are shared out as requests are.
+        return np.asarray(np.bincount(self.of, self.share * values, minlength=self.count), dtype=np.float64)
+
+
+def seen_by_clients(roles: Sequence[RoleChoice], points: Sequence[Point]) -> tuple[Point, tuple[float, ...]]:
+    """A deployment from its roles' points: its rows and their shares of the requests."""
+    if roles[0].grouped:
+        return join(points), tuple(r.share for r in roles)
+    return points[0] if len(points) == 1 else combine(points[0], points[1]), (1.0,)
+
+
+def candidate_points(problem: Problem, candidates: Sequence[Candidate]) -> Seen:
+    """Each candidate's deployment as a client sees it."""
     flat = role_points(problem, [r for c in candidates for r in c.roles])
     out = []
     for c in candidates:
         mine, flat = flat[: len(c.roles)], flat[len(c.roles) :]
-        out.append(mine[0] if len(mine) == 1 else combine(mine[0], mine[1]))
-    return join(out)
+        out.append(seen_by_clients(c.roles, mine))
+    return Seen.join(out)
 
 
-def p95(points: Point) -> tuple[Array, Array]:
-    """95th percentiles of TTFT and ITL, shape (rows,)."""
-    n = len(points.level)
-    ttft = latency.quantile(lambda t: latency.ttft_exceeds(points, t), 0.95, n)
-    itl = latency.quantile(lambda t: latency.itl_exceeds(points, t), 0.95, n)
+def p95(seen: Seen, d: Demand) -> tuple[Array, Array]:
+    """95th percentiles of TTFT and ITL, shape (deployments,)."""
+    ttft = latency.quantile(lambda t: seen.exceeds("ttft", d, t), 0.95, seen.count)
+    itl = latency.quantile(lambda t: seen.exceeds("itl", d, t), 0.95, seen.count)
     return ttft, itl
 
 
-def quantiles(metric: str, p: Point, d: Demand) -> Quantiles:
-    """Mean and percentiles of a metric of a one-row point."""
+def quantiles(metric: str, seen: Seen, d: Demand) -> Quantiles:
+    """Mean and percentiles of a metric of one deployment."""
+    n = len(seen.share)
+    thrice = Seen(join([seen.point] * 3), np.repeat(np.arange(3), n), np.tile(seen.share, 3), 3)
+    found = latency.quantile(lambda t: thrice.exceeds(metric, d, t), np.array([0.5, 0.95, 0.99]), 3)
+    return Quantiles(float(seen.mean(metric, d)[0]), *(float(v) for v in found))
 
-    thrice = join([p, p, p])
-    found = latency.quantile(lambda t: size.exceeds(metric, thrice, d, t), np.array([0.5, 0.95, 0.99]), 3)
-    return Quantiles(float(size.mean(metric, p, d)[0]), *(float(v) for v in found))
 
-
-def statistics(bound: size.Bound, p: Point, d: Demand) -> Array:
-    """The statistic that a bound limits, of every row, shape (rows,)."""
+def statistics(bound: size.Bound, seen: Seen, d: Demand) -> Array:
+    """The statistic that a bound limits, shape (deployments,)."""
     if bound.probability != bound.probability:
-        return size.mean(bound.metric, p, d)
-    return latency.quantile(lambda t: size.exceeds(bound.metric, p, d, t), bound.probability, len(p.level))
+        return seen.mean(bound.metric, d)
+    return latency.quantile(lambda t: seen.exceeds(bound.metric, d, t), bound.probability, seen.count)
 
 
-def bounded(bound: size.Bound, p: Point, d: Demand) -> float:
-    """The same of a one-row point."""
-    return float(statistics(bound, p, d)[0])
+def bounded(bound: size.Bound, seen: Seen, d: Demand) -> float:
+    """The same of one deployment."""
+    return float(statistics(bound, seen, d)[0])

@@ -146,7 +146,7 @@ def deployment(
             reserve_share=engine.memory.kv_reserve_osl,
         )
         # Both servers of a split take the request in; the client sees that once, before its first token.
-        request_s = engine.request_s.value * (2.0 if split else 1.0) if index == 0 else 0.0
+        request_s = engine.request_s.value * (2.0 if split else 1.0) if index == 0 or role.grouped else 0.0
         request_s += model.later_stages_s(min(role.chunked_prefill_size, round(plan.traffic.isl_mean)))
         count = role.replicas + (loss.spares if loss is not None and loss.role == index else 0)
         pools.append(Pool(model, limits, _scheduler(engine, role), count, request_s, HASH_BLOCK_TOKENS if hashed else 0))
@@ -156,10 +156,10 @@ def deployment(
 
 
 def deployed_policy(plan: Plan) -> str:
-    """How requests find a replica: a split plan's router follows its cache or the load; a Service, which knows neither, picks
-    one at random for each connection.
+    """How requests find a replica: the router of a split plan, or of two groups, follows its cache or the load; a Service, which
+    knows neither, picks one at random for each connection.
     """
-    if plan.choice.topology == "aggregated":
+    if len(plan.choice.roles) == 1:
         return "random"
     return "cache-aware" if plan.traffic.prefix_hit > 0 else "power-of-two"
 

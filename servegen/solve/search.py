@@ -11,6 +11,7 @@ from servegen.solve.aggregate import Outcome, aggregated
 from servegen.solve.assemble import Risks, assemble
 from servegen.solve.candidate import Candidate
 from servegen.solve.explain import compare, flips, under_the_band
+from servegen.solve.groups import grouped
 from servegen.solve.pairs import disaggregated
 from servegen.solve.problem import Problem
 from servegen.solve.uncertainty import at_the_ends, cases, missing
@@ -32,7 +33,7 @@ class Searched:
 
 
 def search(problem: Problem) -> Searched:
-    """Exhaustive over weight precision, KV precision, TP, batch limit, chunk and topology, on every engine and kind."""
+    """Exhaustive over weight precision, KV precision, TP, batch limit, chunk and topology, on every engine, kind and pair."""
     rejected: Counter[str] = Counter()
     outcomes: list[Outcome] = []
     for engine in problem.engines:
@@ -41,6 +42,8 @@ def search(problem: Problem) -> Searched:
                 outcomes += aggregated(problem, engine, kind, rejected)
             if problem.topology != "aggregated":
                 outcomes += [disaggregated(problem, engine, (kind, other), rejected) for other in problem.pool]
+    if len(problem.pool) > 1 and problem.topology != "disaggregated":
+        outcomes.append(grouped(problem, outcomes))
     candidates = tuple(c for o in outcomes for c in o.candidates)
     best, gain = choose(problem, candidates)
     rejected = Counter({reason: n for reason, n in rejected.items() if n})

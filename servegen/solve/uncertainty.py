@@ -8,12 +8,11 @@ from collections.abc import Callable
 from typing import Literal
 
 from servegen.rationale import Case, Missing
-from servegen.service.disciplines import Point
 from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.explain import summary
-from servegen.solve.predict import p95, role_points
+from servegen.solve.groups import spread
+from servegen.solve.predict import Seen, p95, role_points, seen_by_clients
 from servegen.solve.problem import Problem
-from servegen.solve.split import combine
 
 ENDS: tuple[Literal["low", "best", "high"], ...] = ("low", "best", "high")
 
@@ -37,7 +36,7 @@ def cases(at_ends: dict[str, Candidate | None]) -> tuple[Case, ...]:
         if c is None:
             out.append(Case(end, "nothing in the pool meets the bounds", {}, 0, math.nan))
         else:
-            out.append(Case(end, summary(c), {r.role: r.replicas for r in c.roles}, c.devices, c.cost_per_h))
+            out.append(Case(end, summary(c), {r.name: r.replicas for r in c.roles}, c.devices, c.cost_per_h))
     return tuple(out)
 
 
@@ -52,20 +51,28 @@ def _without_one(problem: Problem, chosen: Candidate, index: int) -> Missing:
     role = chosen.roles[index]
     left = role.replicas + problem.spares - 1
     if not left:
-        return Missing(role.role, 0, math.inf, math.nan, math.nan)
+        return Missing(role.name, 0, math.inf, math.nan, math.nan)
+    if chosen.grouped:
+        return _shared_out(problem, chosen, index, left)
     each = role.load * role.replicas / left
     utilization = each / role.sustained
     if utilization > 1.0:
-        return Missing(role.role, left, utilization, math.nan, math.nan)
+        return Missing(role.name, left, utilization, math.nan, math.nan)
     roles = tuple(_at(r, each if i == index else r.load) for i, r in enumerate(chosen.roles))
-    ttft, itl = p95(_seen(problem, roles))
-    return Missing(role.role, left, utilization, float(ttft[0]), float(itl[0]))
+    ttft, itl = p95(Seen.join([seen_by_clients(roles, role_points(problem, roles))]), problem.demand)
+    return Missing(role.name, left, utilization, float(ttft[0]), float(itl[0]))
+
+
+def _shared_out(problem: Problem, chosen: Candidate, index: int, left: int) -> Missing:
+    """A replica of a group down: the router shares its requests out over all that are left, of both groups."""
+    counts = [r.replicas + problem.spares - (i == index) for i, r in enumerate(chosen.roles)]
+    roles = spread(chosen.roles, counts)
+    utilization = roles[0].load / roles[0].sustained
+    if utilization > 1.0:
+        return Missing(chosen.roles[index].name, left, utilization, math.nan, math.nan)
+    ttft, itl = p95(Seen.join([seen_by_clients(roles, role_points(problem, roles))]), problem.demand)
+    return Missing(chosen.roles[index].name, left, utilization, float(ttft[0]), float(itl[0]))
 
 
 def _at(role: RoleChoice, load: float) -> RoleChoice:
     return dataclasses.replace(role, load=load)
-
-
-def _seen(problem: Problem, roles: tuple[RoleChoice, ...]) -> Point:
-    points = role_points(problem, roles)
-    return points[0] if len(points) == 1 else combine(points[0], points[1])

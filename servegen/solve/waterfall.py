@@ -15,12 +15,12 @@ import numpy as np
 from servegen.lower import lower
 from servegen.plan import Prediction, Quantiles
 from servegen.rationale import Effect, Waterfall
-from servegen.roofline.step import Array, StepTerms, join, take
+from servegen.roofline.step import Array, StepTerms, take
 from servegen.service.disciplines import DISCIPLINES, Point
 from servegen.service.server import Server, server
 from servegen.service.size import Bound
 from servegen.solve.candidate import Candidate, RoleChoice
-from servegen.solve.predict import statistics
+from servegen.solve.predict import Seen, seen_by_clients, statistics
 from servegen.solve.problem import Problem
 from servegen.solve.split import combine
 
@@ -33,7 +33,7 @@ EFFECTS = ("efficiency", "launch", "communication", "request", "handoff", "batch
 
 def waterfalls(problem: Problem, chosen: Candidate, points: Sequence[Point], prediction: Prediction) -> tuple[Waterfall, ...]:
     """Of TTFT and ITL, and of e2e and tpot where they are bounded; ``points`` are the roles' at the sized load."""
-    rows = join(stages(problem, chosen, points))
+    rows = _rows(problem, chosen, points)
     bounds = {}
     for metric in ("ttft", "itl", "tpot", "e2e"):
         stated = [b for b in problem.slo.bounds if b.metric == metric]
@@ -41,6 +41,14 @@ def waterfalls(problem: Problem, chosen: Candidate, points: Sequence[Point], pre
         if tight is not None or metric in ("ttft", "itl"):
             bounds[metric] = tight or Bound(f"{metric}.p95", metric, 0.95, math.inf)
     return tuple(_waterfall(b, statistics(b, rows, problem.demand), prediction) for b in bounds.values())
+
+
+def _rows(problem: Problem, chosen: Candidate, points: Sequence[Point]) -> Seen:
+    """The deployment after each stage; of groups each stage is the mixture of theirs."""
+    if not chosen.grouped:
+        return Seen.join([(p, (1.0,)) for p in stages(problem, chosen.roles, points)])
+    each = [stages(problem, (r,), (p,)) for r, p in zip(chosen.roles, points, strict=True)]
+    return Seen.join([seen_by_clients(chosen.roles, parts) for parts in zip(*each, strict=True)])
 
 
 def _waterfall(bound: Bound, seen: Array, prediction: Prediction) -> Waterfall:
@@ -55,9 +63,9 @@ def _waterfall(bound: Bound, seen: Array, prediction: Prediction) -> Waterfall:
     return Waterfall(bound.metric, statistic, float(rising[0]), adds, float(total))
 
 
-def stages(problem: Problem, chosen: Candidate, points: Sequence[Point]) -> list[Point]:
+def stages(problem: Problem, roles: Sequence[RoleChoice], points: Sequence[Point]) -> list[Point]:
     """The deployment as a client sees it after each stage: the floor, then each of :data:`EFFECTS`; one row each."""
-    first, last = chosen.roles[0], chosen.roles[-1]
+    first, last = roles[0], roles[-1]
     whole = points[0] if len(points) == 1 else combine(points[0], points[-1])
     none = np.zeros_like(whole.level)
     quiet = dataclasses.replace(

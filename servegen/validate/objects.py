@@ -103,7 +103,7 @@ class Scene:
         launch = self.launch(deployment)
         if launch is None or launch.role is None:
             return None
-        return next((r for r in self.plan.choice.roles if r.role == launch.role), None)
+        return next((r for r in self.plan.choice.roles if r.name == launch.name), None)
 
     def add(self, code: str, manifest: Manifest, path: str, problem: str, key: str) -> None:
         """Record that ``path`` of ``manifest`` is wrong; ``key`` is the spec key that governs it."""

@@ -213,8 +213,11 @@ def _check_discovery(scene: Scene) -> None:
         if arg.flag in ("--prefill-selector", "--decode-selector", "--selector"):
             wanted = dict(word.partition("=")[::2] for word in arg.values)
             found = {x.name for d in _selected(scene, wanted) if (x := scene.launch(d)) is not None}
-            role = arg.flag.removeprefix("--").removesuffix("-selector")
-            if role not in found and not (role == "--selector" and found):
+            if arg.flag == "--selector":
+                right = found == {x.name for x in scene.launches if x.role is not None}
+            else:
+                right = arg.flag.removeprefix("--").removesuffix("-selector") in found
+            if not right:
                 problem = f"{arg.flag} selects {', '.join(sorted(found)) or 'no pods'}"
                 scene.add("discovery", home, "spec.template.spec.containers[0].args", problem, "metadata.name")
         elif arg.flag == "--service-discovery-namespace" and arg.values != (home.namespace,):

@@ -128,7 +128,7 @@ def check_values(args: Sequence[Arg], plan: Plan | None = None) -> list[Diagnost
 
 def _world(launch: Launch, plan: Plan | None) -> list[Diagnostic]:
     """What is wrong with the number of processes: a server of tp x pp ranks on other than as many accelerators hangs."""
-    role = next((r for r in plan.choice.roles if r.role == launch.role), None) if plan is not None else None
+    role = next((r for r in plan.choice.roles if r.name == launch.name), None) if plan is not None else None
     if role is None:
         return []
     values = {a.flag: a.values[0] for a in launch.args if a.values and a.values[0].isdecimal()}
