@@ -191,6 +191,7 @@ class DeployPlan:
     args: Mapping[str, Any]
     env: Mapping[str, str]
     patches: tuple[tuple[str, str], ...]  # (file name, content)
+    autoscaling_kv: Mapping[str, float] = field(default_factory=dict)  # share of the KV pool in use that calls for another
 
 
 @dataclass(frozen=True)
