@@ -74,10 +74,15 @@ def solve(problem: Problem) -> Plan:
         from servegen.solve.infeasible import infeasible
 
         raise infeasible(problem, seen)
-    comparison = compare(problem, seen.best, seen.candidates, seen.gain)
+    return explained(problem, seen, seen.best)
+
+
+def explained(problem: Problem, seen: Searched, chosen: Candidate) -> Plan:
+    """The plan of one candidate of a search, with what the others lost by and what would change the decision."""
+    comparison = compare(problem, chosen, seen.candidates, seen.gain)
     pessimistic = None
     if problem.slo.bounds and problem.confidence == "best" and not problem.saturate:
         low = search(dataclasses.replace(problem, confidence="low"))
-        pessimistic = under_the_band(problem, seen.best, low.best)
-    changes = flips(problem, seen.best, comparison, seen.candidates, pessimistic)
-    return assemble(problem, seen.best, comparison, changes, seen.searched, seen.rejected)
+        pessimistic = under_the_band(problem, chosen, low.best)
+    changes = flips(problem, chosen, comparison, seen.candidates, pessimistic)
+    return assemble(problem, chosen, comparison, changes, seen.searched, seen.rejected)
