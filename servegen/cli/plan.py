@@ -27,14 +27,14 @@ def plan(
     sources = read_specs(paths)
     if show_spec:
         return _show_specs(sources, "json" if format == "json" else "yaml")
-    from servegen.compile import compile_spec
+    from servegen.compile_fleet import compile_either
 
     entries: list[Any] = []
     codes: list[int] = []
     for source in sources:
         found: Any
         try:
-            found = compile_spec(source.need(), until="plan", verify=verify).plan
+            found = compile_either(source.need(), until="plan", verify=verify).plan
             codes.append(0)
         except InfeasibleError as error:
             found = error
@@ -55,12 +55,20 @@ def plan(
 
 
 def _data(found: Any) -> dict[str, Any]:
+    from servegen.fleet import Fleet
     from servegen.report.json import infeasible_json, plan_json
 
-    return infeasible_json(found) if isinstance(found, InfeasibleError) else plan_json(found)
+    if isinstance(found, InfeasibleError):
+        return infeasible_json(found)
+    if isinstance(found, Fleet):
+        from servegen.report.fleet import fleet_json
+
+        return fleet_json(found)
+    return plan_json(found)
 
 
 def _page(found: Any, format: str, templates: Path | None) -> None:
+    from servegen.fleet import Fleet
     from servegen.report.text import infeasible_blocks, plan_blocks
 
     if isinstance(found, InfeasibleError):
@@ -69,28 +77,37 @@ def _page(found: Any, format: str, templates: Path | None) -> None:
         from servegen.render.environment import Environment
         from servegen.report.markdown import plan_markdown
 
-        put(plan_markdown(found, Environment(templates)))
+        env = Environment(templates)
+        if isinstance(found, Fleet):
+            from servegen.report.fleet import fleet_markdown
+
+            put(fleet_markdown(found, env, [plan_markdown(plan, env) for plan in found.members if plan]))
+        else:
+            put(plan_markdown(found, env))
+    elif isinstance(found, Fleet):
+        from servegen.report.fleet import fleet_blocks
+
+        show(fleet_blocks(found))
     else:
         show(plan_blocks(found))
 
 
 def _show_specs(sources: list[Source], format: str) -> int:
     """Print the specs with every default, those of the catalogue included."""
-    from servegen.compile import compile_spec
+    from servegen.compile_fleet import compile_either, shown_of
     from servegen.report.json import yaml_text
 
     shown: list[Any] = []
     codes: list[int] = []
     for source in sources:
         try:
-            problem = compile_spec(source.need(), until="resolve").problem
-            shown.append(problem.shown if problem is not None else source.need().shown)
+            shown += shown_of(compile_either(source.need(), until="resolve"))
             codes.append(0)
         except UserError as error:
             tell(error)
             codes.append(error.exit_code)
     if format == "json":
-        put_data(shown, len(sources) == 1, "json")
+        put_data(shown, len(shown) == 1, "json")
     else:
         put("---\n".join(yaml_text(spec) for spec in shown))
     return worst(codes)

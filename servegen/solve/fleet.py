@@ -196,7 +196,8 @@ def _plan(fleet: FleetProblem, entrant: Entrant, seen: Searched, option: Option,
         kept = tuple(c for c in found.candidates if configuration(c) != configuration(option.candidate))
         found = dataclasses.replace(found, candidates=kept)
     chosen = scaled(problem, option)
-    plan = explained(problem, found, chosen)
+    own = dataclasses.replace(problem, pool=chosen.kinds, topology=chosen.topology) if others else None
+    plan = explained(problem, found, chosen, own)
     better = {c.name for c in eligible(problem, found) if c.key(problem) < chosen.key(problem)}
     taken = f"better for this model alone; the fleet {fleet.name} has other use for its accelerators"
     return dataclasses.replace(
@@ -234,7 +235,8 @@ def _member(entrant: Entrant, seen: Searched, option: Option, plan: Plan | None)
         note = "the rest of its demand finds no room" if share else "its demand finds no room"
     elif seen.best is not None and option.candidate is not seen.best:
         alone = seen.best
-        note = f"alone it would have {alone.devices} x {' + '.join(k.facts.id for k in alone.kinds)} at {money(alone.cost_per_h)}/h"
+        kinds = " + ".join(k.facts.id for k in alone.kinds)
+        note = f"alone it would have {alone.devices} x {kinds} at {money(alone.cost_per_h)}/h"
     return Member(
         name=problem.name,
         spec=entrant.spec,
@@ -256,8 +258,8 @@ def _why(fleet: FleetProblem, seen: Seen, members: Sequence[Member], cost: float
     short = [m for m in members if m.share < 1.0]
     out = []
     if not short:
-        least = "least energy" if fleet.objective == "energy" else "least cost"
-        out.append(f"All {len(members)} members are carried wholly, at the {least} of all combinations of their plans that the pool holds.")
+        least = "energy" if fleet.objective == "energy" else "cost"
+        out.append(f"All {len(members)} members are carried wholly: no combination of their plans that the pool holds has less {least}.")
     else:
         parts = ", ".join(f"{m.name} by {(1.0 - m.share) * 100:.3g} %" for m in short)
         out.append(f"The pool does not carry all: the demand that stays unmet is the least there can be by priority: {parts}.")
@@ -265,7 +267,8 @@ def _why(fleet: FleetProblem, seen: Seen, members: Sequence[Member], cost: float
     if not short and len(alone) == len(members):
         extra = cost - sum(alone)
         if extra > 0.005:
-            out.append(f"Each alone on the whole pool, they would cost {money(sum(alone))}/h: sharing it costs {money(extra)}/h more.")
+            apart = money(sum(alone))
+            out.append(f"Each alone on the whole pool, they would cost {apart}/h: sharing it costs {money(extra)}/h more.")
         else:
             out.append("Each has as cheap a plan as it would have alone on the whole pool.")
     return tuple(out)

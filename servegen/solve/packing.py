@@ -9,6 +9,7 @@ where one for each pattern could be millions.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ def packing(sizes: frozenset[int], per_node: int) -> Packing:
     inside = sorted(size for size in sizes if size <= per_node)
     if not inside:
         return Packing((Row(whole, 1, {}),), ())
-    if all(b % a == 0 for a, b in zip(inside, inside[1:], strict=False)):
+    if all(b % a == 0 for a, b in itertools.pairwise(inside)):
         return Packing(tuple(_layer(inside[i:], whole, per_node) for i in range(len(inside))), ())
     arcs = _arcs(inside, per_node)
     rows = [Row(whole, 1, {arc: 1 for arc in arcs if arc[0] == 0})]

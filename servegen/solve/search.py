@@ -77,12 +77,15 @@ def solve(problem: Problem) -> Plan:
     return explained(problem, seen, seen.best)
 
 
-def explained(problem: Problem, seen: Searched, chosen: Candidate) -> Plan:
-    """The plan of one candidate of a search, with what the others lost by and what would change the decision."""
+def explained(problem: Problem, seen: Searched, chosen: Candidate, own: Problem | None = None) -> Plan:
+    """The plan of one candidate of a search, with what the others lost by and what would change the decision.
+
+    ``own`` is the problem on the accelerators that are the candidate's in a fleet: there the pessimistic case is solved.
+    """
     comparison = compare(problem, chosen, seen.candidates, seen.gain)
     pessimistic = None
     if problem.slo.bounds and problem.confidence == "best" and not problem.saturate:
-        low = search(dataclasses.replace(problem, confidence="low"))
-        pessimistic = under_the_band(problem, chosen, low.best)
+        low = search(dataclasses.replace(own or problem, confidence="low"))
+        pessimistic = under_the_band(problem, chosen, low.best, "on these accelerators" if own else "in the pool")
     changes = flips(problem, chosen, comparison, seen.candidates, pessimistic)
     return assemble(problem, chosen, comparison, changes, seen.searched, seen.rejected)

@@ -29,15 +29,21 @@ def verified(problem: Problem, plan: Plan, traffic: Traffic = Traffic()) -> Plan
     share, eased, notes = problem.utilization, problem, list[str]()
     first: Plan = plan
     while True:
-        result = run(of_problem(problem, plan), traffic)
-        found = verdicts(of_problem(problem, plan), result)
-        broken = [v for v in found if not v.met]
-        notes.append(MARK + _sentence(plan, result, found))
+        sentence, broken = replayed(problem, plan, traffic)
+        notes.append(sentence)
         if not broken:
             return dataclasses.replace(plan, notes=(*plan.notes, *notes))
         plan, share = _larger(problem, eased, plan, share, broken, first)
         eased = dataclasses.replace(problem, utilization=share)
         notes.append(f"{MARK}sized anew, each replica carrying at most {share * 100:.0f} % of what it sustains")
+
+
+def replayed(problem: Problem, plan: Plan, traffic: Traffic) -> tuple[str, list[Verdict]]:
+    """What a replay of the plan found, as a note, and the bounds that it broke."""
+    subject = of_problem(problem, plan)
+    result = run(subject, traffic)
+    found = verdicts(subject, result)
+    return MARK + _sentence(plan, result, found), [v for v in found if not v.met]
 
 
 def _larger(problem: Problem, eased: Problem, plan: Plan, share: float, broken: list[Verdict], first: Plan) -> tuple[Plan, float]:
@@ -47,13 +53,13 @@ def _larger(problem: Problem, eased: Problem, plan: Plan, share: float, broken: 
         try:
             other = solve(dataclasses.replace(eased, utilization=share))
         except InfeasibleError as error:
-            raise _refused(problem, plan, broken, error.best) from error
+            raise refused(problem, plan, broken, error.best) from error
         if other.choice.roles != plan.choice.roles:
             return other, share
-    raise _refused(problem, plan, broken, "no larger plan differs" if plan is first else "larger plans break it as well")
+    raise refused(problem, plan, broken, "no larger plan differs" if plan is first else "larger plans break it as well")
 
 
-def _refused(problem: Problem, plan: Plan, broken: list[Verdict], best: str) -> InfeasibleError:
+def refused(problem: Problem, plan: Plan, broken: list[Verdict], best: str) -> InfeasibleError:
     worst = max(broken, key=lambda v: v.found / v.allowed if v.allowed and v.bound != "attainment" else math.inf)
     found = f"{worst.found * 100:.1f} %" if worst.bound == "attainment" else _shown(worst.found)
     message = f"a replay of {plan.choice.ratio} on {plan.choice.devices} accelerators breaks {worst.bound}: {found}"

@@ -15,9 +15,9 @@ from typing import Any, Protocol, TypeVar
 from pydantic import ValidationError
 
 from servegen.errors import Diagnostic, NotBuiltError, SpecError, UserError, Where
+from servegen.spec.base import Section
 from servegen.spec.explain import explain, sort_key
 from servegen.spec.not_yet import not_yet
-from servegen.spec.base import Section
 from servegen.spec.presets import apply_preset
 from servegen.spec.schema import ServingSpec
 from servegen.spec.tree import Document, WhereMap, compose, plain
@@ -230,7 +230,8 @@ def read_spec(document: Document, raw: dict[str, Any], where: WhereMap, file: st
     found = list(document.diagnostics)
     if raw.get("kind") == FLEET:
         hint = "a fleet is for validate, plan and build; name one of its members"
-        raise SpecError([*found, Diagnostic("fleet", "kind: this is a fleet, where one spec is asked for", where.at("kind"), hint)])
+        message = "kind: this is a fleet, where one spec is asked for"
+        raise SpecError([*found, Diagnostic("fleet", message, where.at("kind"), hint)])
     unbuilt = not_yet(raw, where)
     spec = validated(
         ServingSpec, {**raw, "spec": apply_preset(raw["spec"])} if "spec" in raw else raw, where, found

@@ -189,7 +189,7 @@ class FleetBody(Section):
     hardware: Hardware = Field(description="The shared pool; it replaces the specs' own.")
     members: tuple[Member, ...] = Field(min_length=1, description="The specs that share it.")
     objective: FleetObjective = Field(
-        "cost", description="cost or energy: the least that carries every member; unmet: the least demand left unmet, by priority."
+        "cost", description="cost or energy: the least that carries all members; unmet: the least demand left unmet, by priority."
     )
 
     @model_validator(mode="after")
