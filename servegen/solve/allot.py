@@ -119,10 +119,10 @@ def _wholly_carried(members: Sequence[Contender], pool: Sequence[Kind]) -> list[
     """The members with only their whole options, from the highest priority down to where the pool cannot carry all."""
     found = list(members)
     for priority in sorted({m.priority for m in members}, reverse=True):
-        above = [Contender(m.priority, tuple(o for o in m.options if o.whole)) for m in members if m.priority >= priority]
-        if not fits(above, pool):
+        strict = [Contender(m.priority, tuple(o for o in m.options if o.whole or m.priority < priority)) for m in members]
+        if not fits(strict, pool):
             break
-        found = [Contender(m.priority, tuple(o for o in m.options if o.whole or m.priority < priority)) for m in members]
+        found = strict
     return found
 
 

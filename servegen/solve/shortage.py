@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from servegen.errors import Fix, InfeasibleError
@@ -45,7 +46,8 @@ def shortage(fleet: FleetProblem, seen: Seen) -> InfeasibleError:
     count = len(fleet.entrants) - len(short)
     best = f"{count} of {len(fleet.entrants)} members wholly, {parts} (objective: unmet gives that)"
     fixes = tuple(sorted(_larger(fleet, wide), key=lambda f: (f.relative, f.key)))
-    return InfeasibleError(fleet.name, "pool", message, best, fixes, {}, seen.searched)
+    rejected: Counter[str] = sum((found.rejected for found in seen.on_pool), Counter())
+    return InfeasibleError(fleet.name, "pool", message, best, fixes, dict(sorted(rejected.items())), seen.searched)
 
 
 def _larger(fleet: FleetProblem, wide: Sequence[Contender]) -> Iterator[Fix]:
