@@ -259,7 +259,7 @@ def _why(fleet: FleetProblem, seen: Seen, members: Sequence[Member], cost: float
     out = []
     if not short:
         least = "energy" if fleet.objective == "energy" else "cost"
-        out.append(f"All {len(members)} members are carried wholly: no combination of their plans that the pool holds has less {least}.")
+        out.append(f"All {len(members)} members are carried wholly; no combination of their plans that fits has less {least}.")
     else:
         parts = ", ".join(f"{m.name} by {(1.0 - m.share) * 100:.3g} %" for m in short)
         out.append(f"The pool does not carry all: the demand that stays unmet is the least there can be by priority: {parts}.")
