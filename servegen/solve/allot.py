@@ -7,6 +7,7 @@ priority first and the document's order next, what the member's own order prefer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -103,7 +104,7 @@ def allot(members: Sequence[Contender], pool: Sequence[Kind]) -> list[Option] | 
     members = _wholly_carried(members, pool)
     choice = Choice(members, pool)
     values: list[int] | None = None
-    for priority in sorted({m.priority for m in members}, reverse=True):
+    for priority in _priorities(members):
         values = _settle(choice, choice.unmet(priority), values)
     for objective in (choice.spent(), choice.devices()):
         values = _settle(choice, objective, values)
@@ -118,12 +119,28 @@ def _without_dominated(members: Sequence[Contender], pool: Sequence[Kind]) -> li
 def _wholly_carried(members: Sequence[Contender], pool: Sequence[Kind]) -> list[Contender]:
     """The members with only their whole options, from the highest priority down to where the pool cannot carry all."""
     found = list(members)
-    for priority in sorted({m.priority for m in members}, reverse=True):
+    for priority in _priorities(members):
         strict = [Contender(m.priority, tuple(o for o in m.options if o.whole or m.priority < priority)) for m in members]
         if not fits(strict, pool):
             break
         found = strict
     return found
+
+
+def carried(members: Sequence[Contender], pool: Sequence[Kind]) -> list[bool]:
+    """For members with only whole options, which priorities the pool carries wholly, from the highest one down to the first it
+    does not."""
+    least = math.inf
+    for priority in _priorities(members):
+        if not fits([m for m in members if m.priority >= priority], pool):
+            break
+        least = priority
+    return [m.priority >= least for m in members]
+
+
+def _priorities(members: Sequence[Contender]) -> list[int]:
+    """The highest first."""
+    return sorted({m.priority for m in members}, reverse=True)
 
 
 def _settle(choice: Choice, objective: Mapping[int, float], values: list[int] | None) -> list[int] | None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from servegen.fleet import Fleet, FleetPlan, Member, PoolUse, Use
 from servegen.plan import Plan
-from servegen.solve.allot import Contender, allot
+from servegen.solve.allot import Contender, allot, carried
 from servegen.solve.candidate import Candidate
 from servegen.solve.highs import require
 from servegen.solve.infeasible import LARGEST
@@ -18,6 +18,9 @@ from servegen.solve.packing import least_nodes
 from servegen.solve.problem import Kind, Problem
 from servegen.solve.search import Searched, explained, search
 from servegen.solve.words import money
+
+#: Nodes of one entry up to which a pool is enlarged to see what a member would take if there were enough of them.
+MOST_NODES = 20_000
 
 FleetObjective = Literal["cost", "energy", "unmet"]
 
@@ -83,14 +86,16 @@ def look(fleet: FleetProblem) -> Seen:
     return Seen(on_pool, tuple(options))
 
 
-def allot_part(fleet: FleetProblem, seen: Seen) -> list[Option]:
+def allot_part(fleet: FleetProblem, seen: Seen, wide: Sequence[Searched] = ()) -> list[Option]:
     """What each member is given where part of the demand, or all, may stay unmet.
 
-    Raises InfeasibleError for a member that no pool carries.
+    ``wide`` are the searches of the :func:`roomy` problems, if they were made. Raises InfeasibleError for a member that no pool
+    carries.
     """
+    safe = carried(seen.options, fleet.pool)
     members = [
-        Contender(e.priority, (*own.options, *_parts(fleet, e, s)))
-        for (e, s), own in zip(_pairs(fleet, seen.on_pool), seen.options, strict=True)
+        own if wholly else Contender(e.priority, (*own.options, *_parts(fleet, e, s, wide[i] if wide else None)))
+        for i, ((e, s), own, wholly) in enumerate(zip(_pairs(fleet, seen.on_pool), seen.options, safe, strict=True))
     ]
     chosen = allot(members, fleet.pool)
     if chosen is None:
@@ -98,7 +103,7 @@ def allot_part(fleet: FleetProblem, seen: Seen) -> list[Option]:
     return chosen
 
 
-def _parts(fleet: FleetProblem, entrant: Entrant, seen: Searched) -> list[Option]:
+def _parts(fleet: FleetProblem, entrant: Entrant, seen: Searched, made: Searched | None) -> list[Option]:
     """Options that carry part of the load: of what the pool itself can hold, and of what only a larger one would hold whole."""
     from servegen.solve.shortage import impossible
 
@@ -106,7 +111,7 @@ def _parts(fleet: FleetProblem, entrant: Entrant, seen: Searched) -> list[Option
     own = eligible(problem, seen)
     known = {configuration(c) for c in own}
     larger = dataclasses.replace(roomy(problem), max_accelerators=0)
-    wide = search(larger)
+    wide = made if made is not None and not problem.max_accelerators else search(larger)
     if wide.best is None:
         most = max((o.most for o in wide.outcomes), default=0.0)
         if most <= 0.0:
@@ -118,10 +123,12 @@ def _parts(fleet: FleetProblem, entrant: Entrant, seen: Searched) -> list[Option
 
 
 def roomy(problem: Problem) -> Problem:
-    """The problem on a pool so large that nodes are not what is lacking."""
-    pool = tuple(
-        dataclasses.replace(k, plan=dataclasses.replace(k.plan, nodes=int(k.plan.nodes * LARGEST))) for k in problem.pool
-    )
+    """The problem on a pool so large that nodes are not what is lacking, and yet no larger than the search can take."""
+
+    def larger(nodes: int) -> int:
+        return max(nodes, min(int(nodes * LARGEST), MOST_NODES))
+
+    pool = tuple(dataclasses.replace(k, plan=dataclasses.replace(k.plan, nodes=larger(k.plan.nodes))) for k in problem.pool)
     return dataclasses.replace(problem, pool=pool)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ OPTIMAL, INFEASIBLE = 0, 2  # status of scipy.optimize.milp
 SCALE = 1e3
 #: Slack of an objective that later ones must keep, of SCALE: values that differ by less than 1e-7 of it count as equal.
 SLACK = 1e-4
+#: What the rounded values may break a row by: less than any whole number, more than rounding of sums.
+PROOF = 1e-3
 
 
 class Program:
@@ -51,8 +53,8 @@ class Program:
         for column, value in objective.items():
             cost[column] = value
         entries = [(i, c, v) for i, (row, _, _) in enumerate(self._rows) for c, v in row.items()]
-        rows, columns, values = zip(*entries, strict=True) if entries else ((), (), ())
-        matrix = sparse((np.array(values, dtype=float), (rows, columns)), shape=(len(self._rows), len(cost)))
+        rows, columns, weights = zip(*entries, strict=True) if entries else ((), (), ())
+        matrix = sparse((np.array(weights, dtype=float), (rows, columns)), shape=(len(self._rows), len(cost)))
         found = milp(
             cost,
             integrality=np.ones(len(cost)),
@@ -64,7 +66,16 @@ class Program:
             return None
         if found.status != OPTIMAL:
             raise RuntimeError(f"HiGHS ended with status {found.status}: {found.message}")
-        return [round(float(value)) for value in found.x]
+        values = [round(float(value)) for value in found.x]
+        self._prove(values)
+        return values
+
+    def _prove(self, values: Sequence[int]) -> None:
+        """HiGHS takes a millionth beside a whole number for whole: the rounded values must keep every row, too."""
+        for row, low, high in self._rows:
+            total = sum(weight * values[column] for column, weight in row.items())
+            if not low - PROOF <= total <= high + PROOF:
+                raise RuntimeError(f"the rounded solution of HiGHS breaks a row by {max(low - total, total - high):.3g}")
 
     def keep(self, objective: Mapping[int, float], value: float) -> None:
         """From now on the objective is no larger than ``value`` but for :data:`SLACK`."""

@@ -10,20 +10,26 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from servegen.solve.candidate import Candidate
+from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.packing import Packing
 from servegen.solve.pairs import turning
 from servegen.solve.predict import role_points
 from servegen.solve.problem import Kind, Problem
 from servegen.solve.search import Searched, choose
+from servegen.solve.space import replicas_that_fit
 from servegen.units import format_rate
 
 #: How far below the whole a share counts as the whole, as the search itself counts.
 WHOLE = 1.0 - 1e-9
+#: Numbers of replicas of a configuration that are tried for a part of the load: beyond, one more adds less than 0.4 %.
+STEPS = 256
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ def whole(problem: Problem, candidates: Sequence[Candidate]) -> list[Option]:
 
 
 def partial(problem: Problem, candidates: Sequence[Candidate], carried: float = 0.0) -> list[Option]:
-    """Each candidate with every smaller number of replicas that maxAccelerators allows.
+    """Each candidate with every smaller number of replicas that the pool and maxAccelerators hold (of very many, some).
 
     ``carried`` is the load that the candidates carry, where that is not the problem's own.
     """
@@ -85,10 +91,12 @@ def partial(problem: Problem, candidates: Sequence[Candidate], carried: float = 
 
 def _fewer(problem: Problem, candidate: Candidate, carried: float) -> Iterator[tuple[tuple[int, ...], float]]:
     """Smaller counts per role and the load that they carry, no server loaded more than its role allows."""
+    most_of = [min(r.replicas, _room(problem, r)) for r in candidate.roles]
     if len(candidate.roles) == 1:
         (role,) = candidate.roles
-        for n in range(1, role.replicas):
-            yield (n,), n * problem.utilization * role.sustained
+        for n in _spread([*range(1, most_of[0] + 1)]):
+            if n < role.replicas:
+                yield (n,), n * problem.utilization * role.sustained
         return
     first, second = candidate.roles
     free = problem.open_loop and math.isnan(problem.slo.attainment) and not any(b.metric == "e2e" for b in problem.slo.bounds)
@@ -96,12 +104,25 @@ def _fewer(problem: Problem, candidate: Candidate, carried: float) -> Iterator[t
     most = [problem.utilization * r.sustained if free else r.load for r in candidate.roles]
     rate = first.load * first.replicas
     steps = set()
-    for x in range(1, first.replicas + 1):
-        steps.add((x, min(math.ceil(x * most[0] / most[1] - 1e-9), second.replicas)))
-    for y in range(1, second.replicas + 1):
-        steps.add((min(math.ceil(y * most[1] / most[0] - 1e-9), first.replicas), y))
-    for x, y in sorted(steps - {(first.replicas, second.replicas)}):
+    for x in range(1, most_of[0] + 1):
+        steps.add((x, min(math.ceil(x * most[0] / most[1] - 1e-9), most_of[1])))
+    for y in range(1, most_of[1] + 1):
+        steps.add((min(math.ceil(y * most[1] / most[0] - 1e-9), most_of[0]), y))
+    for x, y in _spread(sorted(s for s in steps if min(s) >= 1 and s != (first.replicas, second.replicas))):
         yield (x, y), carried * min(x * most[0], y * most[1]) / rate
+
+
+def _room(problem: Problem, role: RoleChoice) -> int:
+    """Servers of a role that the pool holds when nothing else stands on it."""
+    kind = problem.pool[role.block.kind.index]
+    return int(replicas_that_fit(kind, np.array(float(role.tp)))) - problem.spares
+
+
+def _spread(steps: list[T]) -> list[T]:
+    """All of them, or :data:`STEPS` evenly chosen ones, the least and the most among them."""
+    if len(steps) <= STEPS:
+        return steps
+    return [steps[i] for i in np.unique(np.round(np.linspace(0, len(steps) - 1, STEPS)).astype(np.int64))]
 
 
 def _option(problem: Problem, candidate: Candidate, counts: tuple[int, ...], share: float) -> Option:

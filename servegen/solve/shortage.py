@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from servegen.errors import Fix, InfeasibleError
 from servegen.solve.allot import Choice, Contender, fits
-from servegen.solve.fleet import Entrant, FleetProblem, Seen, allot_part, look, roomy
+from servegen.solve.fleet import Entrant, FleetProblem, Seen, allot_part, roomy
 from servegen.solve.infeasible import infeasible
 from servegen.solve.options import eligible, whole
 from servegen.solve.search import Searched, search
@@ -28,14 +29,17 @@ def impossible(fleet: FleetProblem, entrant: Entrant, seen: Searched) -> Infeasi
 
 def shortage(fleet: FleetProblem, seen: Seen) -> InfeasibleError:
     """The error that names the members that do not fit, and the fewest nodes of one entry of the pool that mend it."""
-    wide = []
+    searches, wide = [], []
     for entrant, found, own in zip(fleet.entrants, seen.on_pool, seen.options, strict=True):
         larger = roomy(entrant.problem)
-        there = eligible(larger, search(larger))
+        searches.append(search(larger))
+        there = eligible(larger, searches[-1])
         if not there:
             return impossible(fleet, entrant, found)
-        wide.append(Contender(entrant.priority, (*own.options, *whole(larger, there))))
-    given = allot_part(fleet, seen)
+        known = {o.uses for o in own.options}
+        others = (o for o in whole(larger, there) if o.uses not in known)
+        wide.append(Contender(entrant.priority, (*own.options, *others)))
+    given = allot_part(fleet, seen, searches)
     short = [(e, o.share) for e, o in zip(fleet.entrants, given, strict=True) if not o.whole]
     names = ", ".join(e.problem.name for e, _ in short)
     alone = [e.problem.name for e, s in zip(fleet.entrants, seen.on_pool, strict=True) if s.best is None]
@@ -45,33 +49,61 @@ def shortage(fleet: FleetProblem, seen: Seen) -> InfeasibleError:
     parts = ", ".join(f"{e.problem.name} {share * 100:.3g} % of its load" for e, share in short)
     count = len(fleet.entrants) - len(short)
     best = f"{count} of {len(fleet.entrants)} members wholly, {parts} (objective: unmet gives that)"
-    fixes = tuple(sorted(_larger(fleet, wide), key=lambda f: (f.relative, f.key)))
+    fixes = tuple(sorted(_larger(fleet, seen, wide), key=lambda f: (f.relative, f.key)))
     rejected: Counter[str] = sum((found.rejected for found in seen.on_pool), Counter())
     return InfeasibleError(fleet.name, "pool", message, best, fixes, dict(sorted(rejected.items())), seen.searched)
 
 
-def _larger(fleet: FleetProblem, wide: Sequence[Contender]) -> Iterator[Fix]:
-    """The fewest nodes to add to one entry of the pool, or the cheapest to several; each verified by solving all anew."""
+@dataclass(frozen=True)
+class Addition:
+    """Nodes to add by entry of the pool, and the option of each member that then fits, by its index."""
+
+    nodes: dict[int, int]
+    chosen: tuple[int, ...]
+
+
+def _larger(fleet: FleetProblem, seen: Seen, wide: Sequence[Contender]) -> Iterator[Fix]:
+    """The fewest nodes to add to one entry of the pool, or the cheapest to several; each verified by solving anew."""
     single = [(i, found) for i in range(len(fleet.pool)) if (found := _fewest(fleet, wide, (i,))) is not None]
-    single.sort(key=lambda f: (f[1][f[0]] / fleet.pool[f[0]].plan.nodes, f[0]))
+    single.sort(key=lambda f: (f[1].nodes[f[0]] / fleet.pool[f[0]].plan.nodes, f[0]))
     worked = False
-    for _, added in single[:VERIFIED]:
-        if _carries(grown(fleet, added)):
+    for _, addition in single[:VERIFIED]:
+        if _carries(fleet, seen, wide, addition):
             worked = True
-            yield _fix(fleet, added)
+            yield _fix(fleet, addition.nodes)
     if not worked and len(fleet.pool) > 1:
-        added = _fewest(fleet, wide, tuple(range(len(fleet.pool)))) or {}
-        if added and _carries(grown(fleet, added)):
-            yield _fix(fleet, added)
+        several = _fewest(fleet, wide, tuple(range(len(fleet.pool))))
+        if several is not None and _carries(fleet, seen, wide, several):
+            yield _fix(fleet, several.nodes)
 
 
-def _fewest(fleet: FleetProblem, wide: Sequence[Contender], entries: Sequence[int]) -> dict[int, int] | None:
-    """Nodes to add by entry, those of least price and then number, None if none are enough."""
+def _fewest(fleet: FleetProblem, wide: Sequence[Contender], entries: Sequence[int]) -> Addition | None:
+    """The least to add, by price where several entries may grow, else by number; None if nothing is enough."""
     choice = Choice(wide, fleet.pool, entries)
     price = {choice.added[i]: fleet.pool[i].plan.price_per_hour * fleet.pool[i].plan.per_node for i in entries}
     count = dict.fromkeys(price, 1.0)
     values = choice.program.least(price if len(entries) > 1 and any(price.values()) else count)
-    return None if values is None else {i: values[choice.added[i]] for i in entries if values[choice.added[i]]}
+    if values is None:
+        return None
+    nodes = {i: values[choice.added[i]] for i in entries if values[choice.added[i]]}
+    return Addition(nodes, tuple(choice.chosen(values)))
+
+
+def _carries(fleet: FleetProblem, seen: Seen, wide: Sequence[Contender], addition: Addition) -> bool:
+    """Whether the larger pool carries all.
+
+    Members are searched anew on it, but for those that take an aggregated plan of the pool as it is: more nodes do not change it.
+    """
+    larger = grown(fleet, addition.nodes)
+    members = []
+    for entrant, own, other, at in zip(larger.entrants, seen.options, wide, addition.chosen, strict=True):
+        option = other.options[at]
+        if at < len(own.options) and option.candidate is not None and option.candidate.topology == "aggregated":
+            members.append(Contender(entrant.priority, (option,)))
+        else:
+            found = search(entrant.problem)
+            members.append(Contender(entrant.priority, tuple(whole(entrant.problem, eligible(entrant.problem, found)))))
+    return fits(members, larger.pool)
 
 
 def grown(fleet: FleetProblem, added: dict[int, int]) -> FleetProblem:
@@ -84,10 +116,6 @@ def grown(fleet: FleetProblem, added: dict[int, int]) -> FleetProblem:
         )
         entrants.append(dataclasses.replace(entrant, problem=dataclasses.replace(entrant.problem, pool=pool)))
     return dataclasses.replace(fleet, entrants=tuple(entrants))
-
-
-def _carries(fleet: FleetProblem) -> bool:
-    return fits(look(fleet).options, fleet.pool)
 
 
 def _fix(fleet: FleetProblem, added: dict[int, int]) -> Fix:
