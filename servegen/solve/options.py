@@ -112,10 +112,15 @@ def _fewer(problem: Problem, candidate: Candidate, carried: float) -> Iterator[t
         yield (x, y), carried * min(x * most[0], y * most[1]) / rate
 
 
+def devices_of(role: RoleChoice) -> int:
+    """Accelerators of one server, which stand together on one node or fill whole ones."""
+    return role.tp
+
+
 def _room(problem: Problem, role: RoleChoice) -> int:
     """Servers of a role that the pool holds when nothing else stands on it."""
     kind = problem.pool[role.block.kind.index]
-    return int(replicas_that_fit(kind, np.array(float(role.tp)))) - problem.spares
+    return int(replicas_that_fit(kind, np.array(float(devices_of(role))))) - problem.spares
 
 
 def _spread(steps: list[T]) -> list[T]:
@@ -128,7 +133,7 @@ def _spread(steps: list[T]) -> list[T]:
 def _option(problem: Problem, candidate: Candidate, counts: tuple[int, ...], share: float) -> Option:
     uses: dict[tuple[int, int], int] = {}
     for role, count in zip(candidate.roles, counts, strict=True):
-        place = (role.block.kind.index, role.tp)
+        place = (role.block.kind.index, devices_of(role))
         uses[place] = uses.get(place, 0) + count + problem.spares
     devices = sum(size * count for (_, size), count in uses.items())
     full = counts == tuple(r.replicas for r in candidate.roles)
@@ -140,7 +145,7 @@ def _option(problem: Problem, candidate: Candidate, counts: tuple[int, ...], sha
 def _spent(problem: Problem, candidate: Candidate, counts: tuple[int, ...]) -> float:
     """$/h or W of so many servers, spares included."""
     return sum(
-        (n + problem.spares) * r.tp * (k.facts.tdp_w if problem.objective == "energy" else k.plan.price_per_hour)
+        (n + problem.spares) * devices_of(r) * (k.facts.tdp_w if problem.objective == "energy" else k.plan.price_per_hour)
         for r, n in zip(candidate.roles, counts, strict=True)
         for k in (r.block.kind,)
     )

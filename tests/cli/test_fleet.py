@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import servegen
 from servegen.cli.app import run
 from tests.cli.test_commands import snapshot
 
 pytest.importorskip("scipy")
 
+ROOT = Path(__file__).resolve().parents[2]
 SPEC = """\
 apiVersion: servegen/v1alpha1
 kind: ServingSpec
@@ -212,12 +216,20 @@ def test_members_may_not_share_an_object(folder: Path, capsys: pytest.CaptureFix
     assert run(["build", "fleet.yaml"]) == 0
 
 
+def test_the_example_loads() -> None:
+    assert run(["validate", str(ROOT / "specs" / "fleets" / "production.yaml")]) == 0
+
+
+def test_without_scipy_a_fleet_is_valid_but_not_solved(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    assert run(["validate", "fleet.yaml"]) == 0
+    assert run(["plan", "fleet.yaml"]) == 1
+    assert "fleet.yaml:2:7: error[no-scipy]" in capsys.readouterr().err
+
+
 def test_a_plain_plan_does_not_load_scipy(folder: Path) -> None:
-    import subprocess
-    import sys
-
-    import servegen
-
     program = (
         "import sys\nfrom servegen.cli.app import run\ncode = run(['plan', 'own.yaml', '-o', 'json'])\n"
         "sys.exit(9 if 'scipy' in sys.modules else code)"
