@@ -56,7 +56,8 @@ def diagnosis(problem: Problem, seen: Searched, fixes: tuple[Fix, ...] = ()) -> 
     if stage == 2:
         return _latency(problem, blocks)
     most, late = max((o.most, o.late) for o in seen.outcomes)
-    most = max(most, most_of_groups(problem, seen.outcomes))
+    if problem.groups:
+        most = max(most, most_of_groups(problem, seen.outcomes))
     if late and most >= problem.load:
         best = next((f.new for f in fixes if f.key == f"slo.{late}"), "not known")
         return late, f"the pool carries the load, but every candidate misses {late} at it", best

@@ -221,7 +221,7 @@ def _other(problem: Problem, chosen: Candidate, seen: Searched, dimension: Dimen
         return None, dimension.one
     best, _ = choose(problem, tuple(c for c in seen.candidates if dimension.value(c) != value))
     # Of groups the search keeps only what beats every single kind.
-    groups = len(problem.pool) > 1 and problem.topology != "disaggregated"
+    groups = problem.groups and len(problem.pool) > 1 and problem.topology != "disaggregated"
     if best is None or groups or dimension.name in FINE:
         restricted = dimension.without(problem, value, others)
         again = search(restricted)

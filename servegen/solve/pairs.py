@@ -42,14 +42,15 @@ def disaggregated(problem: Problem, engine: EngineOption, kinds: tuple[Kind, Kin
     if first.stage < 3:
         return Outcome((), len(start.row) + len(gaps.row), first.stage, 0.0, first.block)
     found: list[Candidate] = []
-    searched, most, late = 0, 0.0, Counter[str]()
-    for pair in _configurations(problem, start, gaps):
+    searched, late = 0, Counter[str]()
+    pairs = _configurations(problem, start, gaps)
+    for pair in pairs:
         searched += len(pair.p) * len(pair.q)
-        most = max(most, pair.most())
         best = pair.best(rejected, late)
         found += [best] if best else []
+    most = 0.0 if found else max((pair.most() for pair in pairs), default=0.0)
     if not problem.open_loop and not problem.saturate and problem.objective != "throughput":
-        found = [_turning(problem, c) for c in found]
+        found = [turning(problem, c) for c in found]
     missed = max(sorted(late), key=lambda b: late[b], default="")
     return Outcome(tuple(found), searched, 4 if found else 3, most, None, missed)
 
@@ -85,9 +86,8 @@ class Pair:
 
     @property
     def rates(self) -> tuple[Array, Array]:
-        """Requests/s that one server of each role sustains, shape (p, q)."""
-        a, b = np.broadcast_arrays(self.start.rate[self.p][:, None], self.gaps.rate[self.q][None, :])
-        return a, b
+        """Requests/s that one server of each role sustains, shapes (p, 1) and (1, q)."""
+        return self.start.rate[self.p][:, None], self.gaps.rate[self.q][None, :]
 
     def most(self) -> float:
         """The largest rate that the pool carries with any candidate."""
@@ -293,7 +293,7 @@ def joined(problem: Problem, pre: Block, pre_row: Index, dec: Block, dec_row: In
     return combine(DISCIPLINES["prefill"](p_rows, d, p_level), DISCIPLINES["decode"](d_rows, d, d_level))
 
 
-def _turning(problem: Problem, c: Candidate) -> Candidate:
+def turning(problem: Problem, c: Candidate) -> Candidate:
     """The same candidate at the rate at which its closed loop really turns."""
     first, second = c.roles
     pre, dec = np.array([first.row]), np.array([second.row])

@@ -62,7 +62,7 @@ def same(n: NextBest, best: Candidate, question: Problem) -> None:
         best.cost_per_h,
         best.output_tokens_per_s,
     )
-    ttft, itl = p95(candidate_points(question, [best]))
+    ttft, itl = p95(candidate_points(question, [best]), question.demand)
     assert (n.ttft_p95_s, n.itl_p95_s) == (pytest.approx(float(ttft[0])), pytest.approx(float(itl[0])))
 
 

@@ -350,6 +350,6 @@ def test_a_narrow_decode_server_slows_the_hand_off() -> None:
 
     seen = search(question)
     chosen = {tuple(r.tp for r in c.roles): i for i, c in enumerate(seen.candidates)}
-    starts = candidate_points(question, seen.candidates).service_edges_s[:, -1]
+    starts = candidate_points(question, seen.candidates).point.service_edges_s[:, -1]
     whole_s = 30000 * 131072 / 0.125e9
     assert starts[chosen[(8, 1)]] >= whole_s

@@ -81,7 +81,7 @@ def check(question: Problem, plan: Plan) -> None:
 
 
 def points(question: Problem, seen: Searched) -> size.Point:
-    return candidate_points(question, seen.candidates)
+    return candidate_points(question, seen.candidates).point
 
 
 QUESTIONS = [

@@ -14,11 +14,11 @@ from servegen.catalog.facts import Constant
 from servegen.lower import lower
 from servegen.plan import Plan, dumps, loads
 from servegen.rationale import Waterfall
-from servegen.roofline.step import StepTerms, join
+from servegen.roofline.step import StepTerms
 from servegen.service.demand import EDGES
 from servegen.service.size import Bound
 from servegen.solve.candidate import Candidate
-from servegen.solve.predict import role_points, statistics
+from servegen.solve.predict import Seen, role_points, statistics
 from servegen.solve.problem import Problem
 from servegen.solve.resolve import PROBABILITIES
 from servegen.solve.search import search, solve
@@ -78,7 +78,7 @@ def test_parts_sum_to_the_prediction_and_none_is_negative(served: tuple[str, str
         if seen.best is None:
             return
         plan = solve(question)
-        rows = join(stages(question, seen.best, role_points(question, seen.best.roles)))
+        rows = Seen.join([(p, (1.0,)) for p in stages(question, seen.best.roles, role_points(question, seen.best.roles))])
     named = {b.metric for b in question.slo.bounds}
     assert [w.metric for w in plan.waterfalls] == [m for m in ("ttft", "itl", "tpot", "e2e") if m in named | {"ttft", "itl"}]
     for w in plan.waterfalls:
