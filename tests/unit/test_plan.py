@@ -215,13 +215,14 @@ def test_a_missing_field_is_refused() -> None:
 
 def roles(**replicas: int) -> tuple[ir.Role, ...]:
     role = sample().choice.roles[0]
-    return tuple(dataclasses.replace(role, role=name, replicas=n, spares=1, devices=8) for name, n in replicas.items())
+    return tuple(dataclasses.replace(role, role=name, replicas=n, spares=1, devices=8, grouped=False) for name, n in replicas.items())
 
 
 def test_ratio_names_aggregated_and_split_plans() -> None:
     choice = sample().choice
     assert dataclasses.replace(choice, roles=roles(serve=4)).ratio == "4x"
     assert dataclasses.replace(choice, roles=roles(prefill=2, decode=3)).ratio == "2P3D"
+    assert dataclasses.replace(choice, roles=(*roles(serve=4), *roles(serve=3))).ratio == "4x+3x"
 
 
 def test_totals_count_spares() -> None:

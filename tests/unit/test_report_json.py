@@ -26,7 +26,7 @@ def test_keys_of_a_plan() -> None:
         "engine", "topology", "roles", "devices", "costPerHour", "costPerMillionOutputTokens",
     }  # fmt: skip
     assert set(found["choice"]["roles"][0]) == {
-        "role", "accelerator", "weights", "kv", "tp", "pp", "dp", "ep", "replicas", "spares", "devices",
+        "role", "name", "share", "accelerator", "weights", "kv", "tp", "pp", "dp", "ep", "replicas", "spares", "devices",
         "maxRunningRequests", "chunkedPrefillSize", "memFractionStatic", "contextLength",
     }  # fmt: skip
     prediction = found["prediction"]
