@@ -16,11 +16,11 @@ from servegen.service.disciplines import DISCIPLINES
 from servegen.solve.bands import pessimism
 from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.explain import limits_of
-from servegen.solve.groups import spread
 from servegen.solve.nextbest import next_best, one_more
 from servegen.solve.pairs import turn_s
 from servegen.solve.predict import Seen, bounded, role_points, seen_by_clients
 from servegen.solve.problem import Problem
+from servegen.solve.routing import spread
 from servegen.solve.search import search
 from servegen.solve.split import BUSIEST
 from servegen.solve.verify import sized
@@ -130,14 +130,14 @@ def _fewer_of_group(problem: Problem, chosen: Candidate, index: int) -> Fewer:
     counts = [r.replicas - (i == index) for i, r in enumerate(chosen.roles)]
     n = counts[index]
     roles = spread(chosen.roles, counts)
-    share = roles[0].load / roles[0].sustained
+    share = max(r.load / r.sustained for r in roles)
     whole = f"{n} beside {counts[1 - index]} of the other group"
     if problem.saturate or problem.objective == "throughput":
         output = chosen.output_tokens_per_s
         left = sum(k * r.sustained for k, r in zip(counts, chosen.roles, strict=True))
         left /= sum(r.replicas * r.sustained for r in chosen.roles)
         text = f"{whole} would yield {output * left:,.0f} instead of {output:,.0f} output tokens/s"
-        return Fewer(name, n, chosen.roles[0].load / chosen.roles[0].sustained, ("output",), text)
+        return Fewer(name, n, max(r.load / r.sustained for r in chosen.roles), ("output",), text)
     each = f"{whole} would carry {share * 100:.0f} % of what they sustain"
     if share > 1.0 + 1e-9:
         caps = [dataclasses.replace(r, level_cap=float(r.batch_limit), sustained=math.inf) for r in roles]

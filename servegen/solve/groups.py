@@ -25,6 +25,7 @@ from servegen.service.disciplines import DISCIPLINES, means_only
 from servegen.solve.aggregate import Outcome, Stock
 from servegen.solve.candidate import Candidate, RoleChoice, three_digits
 from servegen.solve.problem import EngineOption, Kind, Problem
+from servegen.solve.routing import fully_used, shared_out, usable
 from servegen.solve.space import shape_of
 
 Array = NDArray[np.float64]
@@ -74,11 +75,15 @@ class Side:
 
 @dataclass(frozen=True)
 class Counts:
-    """Replicas without spares, shape (pairs, counts of the first side); ``ok`` where they carry the load and fit."""
+    """Replicas without spares, shape (pairs, counts of the first side); ``ok`` where they carry the load and fit.
+
+    ``used`` is the part of what they sustain that the router lets through.
+    """
 
     x: Array
     y: Array
     ok: Mask
+    used: Array
 
 
 def grouped(problem: Problem, outcomes: Sequence[Outcome]) -> Outcome:
@@ -106,8 +111,8 @@ def most(problem: Problem, outcomes: Sequence[Outcome]) -> float:
     for _, first, second in _pairs_of_kinds(problem, outcomes):
         for a, b in _matching(first, second):
             pair = Pair.of(problem, a, b)
-            counts = _fill(problem, a, b, pair.carried, pair.rates, 0.0)
-            load = counts.x * pair.carried[0] + counts.y * pair.carried[1]
+            counts = _fill(problem, a, b, pair.carried, pair.rates)
+            load = counts.used * (counts.x * pair.carried[0] + counts.y * pair.carried[1])
             best = max(best, float(np.max(np.where(counts.ok, load, 0.0), initial=0.0)) * problem.utilization)
     return best
 
@@ -250,64 +255,60 @@ def _objectives(
     problem: Problem, a: Side, b: Side, carried: tuple[Array, Array], rates: tuple[Array, Array], routed: bool = True
 ) -> tuple[Array, Mask, Counts]:
     """What is minimised, of every pair (first axis) and count of the first group (second axis)."""
-    need = problem.load / problem.utilization
     spares = problem.spares
     if _full(problem):
-        counts = _fill(problem, a, b, carried, rates, need, routed)
-        output = problem.utilization * problem.demand.osl_mean * (counts.x * rates[0] + counts.y * rates[1])
-        return -three_digits(output), counts.ok, counts
-    counts = _cover(problem, a, b, carried, rates, need, routed)
+        counts = _fill(problem, a, b, carried, rates, routed)
+        output = problem.utilization * problem.demand.osl_mean * counts.used * (counts.x * rates[0] + counts.y * rates[1])
+        return np.asarray(-three_digits(output)), counts.ok, counts
+    counts = _cover(problem, a, b, carried, rates, routed)
     return (counts.x + spares) * a.spend + (counts.y + spares) * b.spend, counts.ok, counts
 
 
-def _room(
-    problem: Problem, a: Side, b: Side, x: Array, rates: tuple[Array, Array], routed: bool
-) -> tuple[Array, Array]:
-    """Fewest and most replicas of the second group beside ``x`` of the first.
-
-    The router draws two of n replicas, each pair as likely. Both are of a group of y with chance y(y-1)/(n(n-1)), and then it
-    has no choice: that much the group gets, however full it is. It must not be more than the group's share y·r'/(x·r + y·r').
-    With q = r/r' this comes to q(y - 1) <= x + 2y - 1, so a group that is up to twice as slow may be of any size (Mukhopadhyay
-    and Mazumdar 2015 on where such a draw is unstable).
-    """
-    high = np.full(np.broadcast_shapes(x.shape, rates[0].shape), b.most)
-    if problem.max_accelerators:
-        left = problem.max_accelerators - (x + problem.spares) * a.devices
-        high = np.minimum(high, np.floor(left / b.devices) - problem.spares)
-    low = np.ones_like(high)
-    if routed:
-        q = rates[0] / rates[1]
-        high = np.where(q > 2.0, np.minimum(high, np.floor((x + q - 1.0) / np.maximum(q - 2.0, 1e-12) + SAME)), high)
-        low = np.maximum(low, np.ceil((1.0 / q) * (x - 1.0) - 2.0 * x + 1.0 - SAME))
-    return low, high
+def _room(problem: Problem, a: Side, b: Side, x: Array) -> Array:
+    """Most replicas of the second group beside ``x`` of the first."""
+    if not problem.max_accelerators:
+        return np.full_like(x, b.most)
+    left = problem.max_accelerators - (x + problem.spares) * a.devices
+    return np.asarray(np.minimum(b.most, np.floor(left / b.devices) - problem.spares))
 
 
 def _cover(
-    problem: Problem, a: Side, b: Side, carried: tuple[Array, Array], rates: tuple[Array, Array], need: float, routed: bool
+    problem: Problem, a: Side, b: Side, carried: tuple[Array, Array], rates: tuple[Array, Array], routed: bool
 ) -> Counts:
     """For every count of the first group the fewest of the second that carry the rest."""
+    need = problem.load / problem.utilization
     # As many of the first group as carry the load alone are a candidate of that kind, and a cheaper one.
     alone = float(np.max(np.ceil(need / carried[0] - SAME)))
     x = np.arange(1.0, max(min(a.most, alone - 1.0), 1.0) + 1.0)[None, :]
-    low, high = _room(problem, a, b, x, rates, routed)
-    y = np.maximum(low, np.ceil((need - x * carried[0]) / carried[1] - SAME))
-    return Counts(np.broadcast_to(x, y.shape), y, (y <= high) & (x <= a.most))
+    y = np.maximum(np.ceil((need - x * carried[0]) / carried[1] - SAME), 1.0)
+    high = _room(problem, a, b, x)
+    used = np.ones_like(y)
+    if routed:
+        used = usable(x, y, rates)
+        # More of the second group are drawn more often, and yet carry more: the next count that does is looked for one by one.
+        while (short := (y <= high) & (used * (x * carried[0] + y * carried[1]) < need * (1.0 - SAME))).any():
+            y = y + short
+            used = usable(x, y, rates)
+    return Counts(np.broadcast_to(x, y.shape), y, (y <= high) & (x <= a.most), used)
 
 
 def _fill(
-    problem: Problem,
-    a: Side,
-    b: Side,
-    carried: tuple[Array, Array],
-    rates: tuple[Array, Array],
-    need: float,
-    routed: bool = True,
+    problem: Problem, a: Side, b: Side, carried: tuple[Array, Array], rates: tuple[Array, Array], routed: bool = True
 ) -> Counts:
-    """For every count of the first group the most of the second that there is room for."""
-    x = np.arange(1.0, a.most + 1.0)[None, :]
-    low, y = _room(problem, a, b, x, rates, routed)
-    enough = x * carried[0] + y * carried[1] >= need * (1.0 - SAME)
-    return Counts(np.broadcast_to(x, y.shape), y, (y >= low) & enough)
+    """For every count of the first group the most of the second that there is room for, or as many as the router uses fully.
+
+    Up to there more of the second group always yield more; from there on a few more are drawn too often, and then again the more
+    the better: in between no count is the best. Only those that carry the load are ``ok``.
+    """
+    x = np.broadcast_to(np.arange(1.0, a.most + 1.0)[None, :], (len(rates[0]), int(a.most)))
+    y = _room(problem, a, b, x)
+    if routed:
+        turn = fully_used(x, rates[0] / rates[1])
+        x, y = np.tile(x, 3), np.concatenate([y, np.minimum(np.floor(turn), y), np.minimum(np.ceil(turn), y)], axis=1)
+    used = usable(x, np.maximum(y, 1.0), rates) if routed else np.ones_like(y)
+    need = problem.load / problem.utilization if problem.objective == "throughput" else 0.0
+    enough = used * (x * carried[0] + y * carried[1]) >= need * (1.0 - SAME)
+    return Counts(x, y, (y >= 1.0) & enough, used)
 
 
 def _best(problem: Problem, engine: EngineOption, a: Side, b: Side, pair: Pair, known: float) -> Candidate | None:
@@ -317,7 +318,7 @@ def _best(problem: Problem, engine: EngineOption, a: Side, b: Side, pair: Pair, 
     if not ok.any():
         return None
     devices = (counts.x + problem.spares) * a.devices + (counts.y + problem.spares) * b.devices
-    headroom = counts.x * pair.carried[0] + counts.y * pair.carried[1]
+    headroom = counts.used * (counts.x * pair.carried[0] + counts.y * pair.carried[1])
     if not problem.open_loop:  # a closed loop never holds more requests than it has users
         headroom = np.minimum(headroom, problem.load / problem.utilization)
     for key in (objective, devices, -three_digits(headroom)):
@@ -339,10 +340,12 @@ def _candidate(
     counts: tuple[int, int],
     objective: float,
 ) -> Candidate:
-    carried = [float(c[at, 0]) for c in pair.carried]
-    rates = [n * float(r[at, 0]) for n, r in zip(counts, pair.rates, strict=True)]
-    whole = sum(n * c for n, c in zip(counts, carried, strict=True))
-    used = problem.utilization if _full(problem) else problem.load / whole
+    carried = tuple(float(c[at, 0]) for c in pair.carried)
+    rates = tuple(float(r[at, 0]) for r in pair.rates)
+    shares, loads, part = shared_out(counts, rates, carried, problem.load)
+    whole = part * sum(n * c for n, c in zip(counts, carried, strict=True))
+    if _full(problem):
+        shares, loads, _ = shared_out(counts, rates, carried, problem.utilization * whole)
     roles = []
     for k, side in enumerate(sides):
         index = int((pair.i, pair.j)[k][at])
@@ -354,13 +357,11 @@ def _candidate(
         if not problem.open_loop:
             enough &= stock.block.limits >= float(pair.flight[at]) * (1.0 - SAME)
         limit = int(enough.argmax()) if held else int(side.limit[index])
-        share = rates[k] / sum(rates)
         roles.append(
-            RoleChoice("serve", stock.block, row, limit, counts[k], carried[k], used * carried[k], level, True, held, share)
+            RoleChoice("serve", stock.block, row, limit, counts[k], carried[k], loads[k], level, True, held, shares[k])
         )
-    spares = problem.spares
-    devices = [(n + spares) * s.devices for n, s in zip(counts, sides, strict=True)]
-    headroom = whole if problem.open_loop else min(whole, problem.load / problem.utilization)
+    devices = [(n + problem.spares) * s.devices for n, s in zip(counts, sides, strict=True)]
+    output = problem.utilization * part * sum(n * r for n, r in zip(counts, rates, strict=True)) * problem.demand.osl_mean
     chosen = Candidate(
         topology="aggregated",
         engine=engine,
@@ -369,8 +370,8 @@ def _candidate(
         devices=sum(devices),
         cost_per_h=sum(n * s.kind.plan.price_per_hour for n, s in zip(devices, sides, strict=True)),
         watts=sum(n * s.kind.facts.tdp_w for n, s in zip(devices, sides, strict=True)),
-        output_tokens_per_s=used * sum(rates) * problem.demand.osl_mean,
-        headroom=headroom,
+        output_tokens_per_s=output if _full(problem) else problem.load * problem.demand.osl_mean,
+        headroom=whole if problem.open_loop else min(whole, problem.load / problem.utilization),
     )
     return chosen if problem.open_loop or _full(problem) else _turning(problem, chosen)
 
@@ -385,14 +386,3 @@ def _turning(problem: Problem, c: Candidate) -> Candidate:
         rates.append(r.replicas * float(step(srv, problem.demand, level).rate[0]))
     roles = tuple(dataclasses.replace(r, share=rate / sum(rates)) for r, rate in zip(c.roles, rates, strict=True))
     return dataclasses.replace(c, roles=roles, output_tokens_per_s=sum(rates) * problem.demand.osl_mean)
-
-
-def spread(roles: tuple[RoleChoice, ...], counts: Sequence[int]) -> tuple[RoleChoice, ...]:
-    """The groups with other ``counts`` of replicas, which share the same whole load out; each as far from its own bounds."""
-    load = sum(r.load * r.replicas for r in roles)
-    used = load / sum(n * r.sustained for n, r in zip(counts, roles, strict=True))
-    each = [r.share / r.replicas * n for n, r in zip(counts, roles, strict=True)]
-    return tuple(
-        dataclasses.replace(r, replicas=n, load=used * r.sustained, share=s / sum(each))
-        for n, r, s in zip(counts, roles, each, strict=True)
-    )

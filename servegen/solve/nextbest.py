@@ -13,10 +13,10 @@ from servegen.explanation import NextBest
 from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.counts import frontier
 from servegen.solve.explain import summary, why_lost
-from servegen.solve.groups import spread
 from servegen.solve.infeasible import diagnosis
 from servegen.solve.predict import candidate_points, p95
 from servegen.solve.problem import Problem
+from servegen.solve.routing import spread
 from servegen.solve.search import Searched, choose, gain_of, search
 from servegen.solve.space import chunks_for, replicas_that_fit, tensor_parallel
 from servegen.solve.words import money

@@ -10,9 +10,9 @@ from typing import Literal
 from servegen.rationale import Case, Missing
 from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.explain import summary
-from servegen.solve.groups import spread
 from servegen.solve.predict import Seen, p95, role_points, seen_by_clients
 from servegen.solve.problem import Problem
+from servegen.solve.routing import spread
 
 ENDS: tuple[Literal["low", "best", "high"], ...] = ("low", "best", "high")
 
@@ -67,7 +67,7 @@ def _shared_out(problem: Problem, chosen: Candidate, index: int, left: int) -> M
     """A replica of a group down: the router shares its requests out over all that are left, of both groups."""
     counts = [r.replicas + problem.spares - (i == index) for i, r in enumerate(chosen.roles)]
     roles = spread(chosen.roles, counts)
-    utilization = roles[0].load / roles[0].sustained
+    utilization = max(r.load / r.sustained for r in roles)
     if utilization > 1.0:
         return Missing(chosen.roles[index].name, left, utilization, math.nan, math.nan)
     ttft, itl = p95(Seen.join([seen_by_clients(roles, role_points(problem, roles))]), problem.demand)

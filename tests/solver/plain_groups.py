@@ -1,7 +1,7 @@
 """Two groups of replicas on two kinds, as plain as :mod:`tests.solver.plain`: every choice of each kind, every pair of counts.
 
-Nothing is left out beforehand: each batch limit of each row is tried with each of the other kind, and whether the router's draw
-of two replicas leaves a group its share is asked of the chances themselves.
+Nothing is left out beforehand: each batch limit of each row is tried with each of the other kind, and how much the router's draw
+of two replicas lets through is asked of the chances themselves.
 """
 
 from __future__ import annotations
@@ -119,12 +119,12 @@ def _choices(
     return out
 
 
-def balanced(x: int, y: int, fast: float, slow: float) -> bool:
-    """Whether neither group is drawn twice more often than its share of the requests."""
+def let_through(x: int, y: int, first: float, second: float) -> float:
+    """Part of what both groups sustain at which one gets all it can, of requests for which only its replicas were drawn."""
     n = x + y
-    whole = x * fast + y * slow
-    both = [(k * (k - 1) / (n * (n - 1)), k * r / whole) for k, r in ((x, fast), (y, slow))]
-    return all(drawn <= share + 1e-9 for drawn, share in both)
+    whole = x * first + y * second
+    drawn = [(k * (k - 1) / (n * (n - 1)), k * r / whole) for k, r in ((x, first), (y, second))]
+    return min([1.0] + [share / both for both, share in drawn if both > 0])
 
 
 def _counts(problem: Problem, a: Choice, b: Choice, narrow: tuple[int, int], load: Traffic) -> Groups | None:
@@ -138,11 +138,12 @@ def _counts(problem: Problem, a: Choice, b: Choice, narrow: tuple[int, int], loa
             devices = counts[0] * a.tp + counts[1] * b.tp
             if problem.max_accelerators and devices > problem.max_accelerators:
                 continue
-            whole = x * each[0] + y * each[1]
-            if whole * problem.utilization < problem.load * (1 - 1e-9) or not balanced(x, y, *rates):
+            used = let_through(x, y, *rates)
+            whole = used * (x * each[0] + y * each[1])
+            if whole * problem.utilization < problem.load * (1 - 1e-9):
                 continue
             if problem.objective == "throughput":
-                output = problem.utilization * (x * rates[0] + y * rates[1]) * load.output_mean
+                output = used * problem.utilization * (x * rates[0] + y * rates[1]) * load.output_mean
                 objective = -three_digits(output)
             else:
                 of = "tdp_w" if problem.objective == "energy" else "price_per_hour"

@@ -43,8 +43,12 @@ def asked(kinds: tuple[tuple[str, int], ...], **stated: str) -> Problem:
             (("h100", 2), ("h100", 3)),
         ]
     ),
-    load=st.sampled_from(["rate: 12/s", "rate: 25/s", "rate: 40/s, burstiness: 1.6", "concurrency: 150", "users: {active: 400, thinkTime: 5s}"]),
-    slo=st.sampled_from(["{ttft: {p95: 1s}, itl: {p95: 60ms}}", "{}", "{ttft: {p99: 3s}, tpot: {mean: 40ms}}", "{e2e: {p95: 20s}}"]),
+    load=st.sampled_from(
+        ["rate: 12/s", "rate: 25/s", "rate: 40/s, burstiness: 1.6", "concurrency: 150", "users: {active: 400, thinkTime: 5s}"]
+    ),
+    slo=st.sampled_from(
+        ["{ttft: {p95: 1s}, itl: {p95: 60ms}}", "{}", "{ttft: {p99: 3s}, tpot: {mean: 40ms}}", "{e2e: {p95: 20s}}"]
+    ),
     objective=st.sampled_from(["cost", "cost", "energy", "throughput"]),
     extra=st.sampled_from(["", ", spareReplicas: 1", ", maxAccelerators: 4", ", utilization: 0.6"]),
 )

@@ -214,8 +214,8 @@ def test_a_missing_field_is_refused() -> None:
 
 
 def roles(**replicas: int) -> tuple[ir.Role, ...]:
-    role = sample().choice.roles[0]
-    return tuple(dataclasses.replace(role, role=name, replicas=n, spares=1, devices=8, grouped=False) for name, n in replicas.items())
+    role = dataclasses.replace(sample().choice.roles[0], spares=1, devices=8, grouped=False)
+    return tuple(dataclasses.replace(role, role=name, replicas=n) for name, n in replicas.items())
 
 
 def test_ratio_names_aggregated_and_split_plans() -> None:
