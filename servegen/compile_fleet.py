@@ -67,7 +67,7 @@ def resolve(result: FleetResult) -> FleetResult:
     # A member's plan depends on what every other member asks for.
     whole = _digest(inputs)
     entrants = tuple(
-        Entrant(m.spec, m.priority, replace(p, inputs={**p.inputs, "fleet": whole}, groups=False))
+        Entrant(m.spec, m.priority, replace(p, inputs={**p.inputs, "fleet": whole}, groups=len(known) == 1))
         for m, p in zip(loaded.fleet.spec.members, known, strict=True)
     )
     return replace(

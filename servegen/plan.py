@@ -113,12 +113,26 @@ class Choice:
     watts: float
 
     @property
+    def balance(self) -> tuple[int, float] | None:
+        """Of two groups: how many requests in flight, and what factor, replicas may differ by while the router follows its cache.
+
+        The groups were sized for equal numbers in flight, so the router's own wide defaults will not do. None without groups.
+        """
+        if not self.roles[0].grouped:
+            return None
+        return max(1, round(UNEVEN * min(r.running_requests for r in self.roles))), 1.0 + UNEVEN
+
+    @property
     def ratio(self) -> str:
         """``2P3D`` for a split plan, ``4x`` for an aggregated one, ``4x+3x`` for one of two groups."""
         counts = {r.role: r.replicas for r in self.roles}
         if "serve" in counts:
             return "+".join(f"{r.replicas}x" for r in self.roles)
         return f"{counts.get('prefill', 0)}P{counts.get('decode', 0)}D"
+
+
+#: Share of the requests in flight by which a replica of two groups may exceed another before its load outweighs its cache.
+UNEVEN = 0.1
 
 
 @dataclass(frozen=True)

@@ -67,10 +67,15 @@ def _split(plan: Plan, servers: Sequence[Launch]) -> tuple[Arg, ...]:
 def _groups(plan: Plan, servers: Sequence[Launch]) -> tuple[Arg, ...]:
     """Every replica of both groups takes part alike: what is in flight tells the faster ones, which then get more."""
     policy = "cache_aware" if plan.traffic.prefix_hit > 0 else "power_of_two"
+    thresholds: tuple[Arg, ...] = ()
+    if plan.choice.balance is not None and policy == "cache_aware":
+        most, factor = plan.choice.balance
+        thresholds = (Arg("--balance-abs-threshold", (str(most),)), Arg("--balance-rel-threshold", (f"{factor:g}",)))
     return (
         Arg("--service-discovery-port", (str(servers[0].port),)),
         Arg("--selector", _selector(plan, ROLE_LABEL, "serve")),
         Arg("--policy", (policy,)),
+        *thresholds,
     )
 
 

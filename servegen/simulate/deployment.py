@@ -14,7 +14,7 @@ from servegen.simulate.engine import Kind, Limits, Replica
 from servegen.simulate.prefix import PrefixCache
 from servegen.simulate.requests import Request, Source
 from servegen.simulate.result import Log, RequestBound, Result, summarize
-from servegen.simulate.router import POLICIES
+from servegen.simulate.router import POLICIES, Policy, cache_aware
 from servegen.simulate.schedulers import SCHEDULERS
 from servegen.simulate.steps import StepModel
 
@@ -56,13 +56,15 @@ class Handoff:
 @dataclass(frozen=True)
 class Deployment:
     """One pool that serves, a prefill pool and a decode pool, or groups that serve beside each other behind one router.
-    ``context_tokens`` (0 = any) is the longest request that is taken in.
+    ``context_tokens`` (0 = any) is the longest request that is taken in; ``balance`` the thresholds of the cache-aware policy
+    where they are not the router's own.
     """
 
     pools: tuple[Pool, ...]
     policy: str = "round-robin"
     handoff: Handoff = field(default_factory=lambda: Handoff(0.0, 0.0))
     context_tokens: int = 0
+    balance: tuple[float, float] | None = None
 
     @property
     def split(self) -> bool:
@@ -108,7 +110,7 @@ class _Run:
         # To the router groups are one pool.
         self.alive = [list(pool) for pool in self.pools] if deployment.split else [[r for pool in self.pools for r in pool]]
         self.links_free = [0.0] * deployment.pools[0].count  # when each server's links have moved what was before
-        self.choose = [POLICIES[deployment.policy](rng) for _ in deployment.pools]
+        self.choose = [self._policy(rng) for _ in deployment.pools]
 
     def _replica(self, pool: Pool, index: int) -> Replica:
         kinds: dict[str, Kind] = {"static": "static", "prefill": "prefill", "decode": "decode"}
@@ -124,6 +126,10 @@ class _Run:
             handoff=self.hand_off if kind == "prefill" else None,
             kind=kind,
         )
+
+    def _policy(self, rng: np.random.Generator) -> Policy:
+        name, balance = self.deployment.policy, self.deployment.balance
+        return cache_aware(rng, *balance) if name == "cache-aware" and balance is not None else POLICIES[name](rng)
 
     def wake(self, time_s: float, replica: Replica) -> None:
         """Remember that the action of ``replica`` ends then."""

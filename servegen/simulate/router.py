@@ -73,12 +73,14 @@ def least_loaded(replicas: Sequence[Replica], request: Request) -> Replica:
     return min(replicas, key=lambda r: r.in_flight)
 
 
-def cache_aware(rng: np.random.Generator) -> Policy:
+def cache_aware(
+    rng: np.random.Generator, absolute: float = BALANCE_ABSOLUTE, relative: float = BALANCE_RELATIVE
+) -> Policy:
     """Where most of the prompt is cached, unless loads differ much or little is cached anywhere: then the least loaded."""
 
     def choose(replicas: Sequence[Replica], request: Request) -> Replica:
         loads = [r.in_flight for r in replicas]
-        uneven = max(loads) - min(loads) > BALANCE_ABSOLUTE and max(loads) > BALANCE_RELATIVE * min(loads)
+        uneven = max(loads) - min(loads) > absolute and max(loads) > relative * min(loads)
         if uneven or not request.blocks:
             return least_loaded(replicas, request)
         best, most = replicas[0], -1

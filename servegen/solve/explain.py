@@ -28,9 +28,10 @@ SHOWN = 5
 #: Candidates whose latencies are computed for the frontier, the best first.
 COMPARED = 24
 ROUTED = (
-    "The router sends each request to the emptier of two replicas that it draws, so every replica holds about as many requests, "
-    "a faster one answers more of them, and the shares follow without being set anywhere."
+    "The router sends each request {how}, so every replica holds about as many requests, a faster one answers more of them, and "
+    "the shares follow without being set anywhere."
 )
+BY_LOAD, BY_CACHE = "to the emptier of two replicas that it draws", "to where its prefix is cached, or to the emptiest once loads differ"
 #: How far past the sustained level the broken bound is looked for.
 NUDGE = 1.02
 
@@ -201,7 +202,7 @@ def why(
         if role.role != "decode":
             out.append(f"The mean prompt prefills in {duration(role.prefill_time_s)} when nothing waits.")
     if chosen.grouped:
-        out.append(ROUTED)
+        out.append(ROUTED.format(how=BY_CACHE if problem.workload.hit_share() > 0 else BY_LOAD))
     trough = problem.workload.trough_per_s
     if trough and problem.load:
         needs = " + ".join(

@@ -91,6 +91,8 @@ def partial(problem: Problem, candidates: Sequence[Candidate], carried: float = 
 
 def _fewer(problem: Problem, candidate: Candidate, carried: float) -> Iterator[tuple[tuple[int, ...], float]]:
     """Smaller counts per role and the load that they carry, no server loaded more than its role allows."""
+    if candidate.grouped:  # only a fleet of one has them, and only whole
+        return
     most_of = [min(r.replicas, _room(problem, r)) for r in candidate.roles]
     if len(candidate.roles) == 1:
         (role,) = candidate.roles

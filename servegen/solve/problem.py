@@ -90,7 +90,7 @@ class Problem:
     inputs: Mapping[str, str]
     notes: tuple[str, ...] = ()
     trace: TraceRequests | None = None  # where the spec's traffic is one; the workload has its figures
-    groups: bool = True  # whether two groups of replicas on two kinds are tried; a fleet gives each member one kind per role
+    groups: bool = True  # whether two groups of replicas on two kinds are tried; members of a fleet have one kind per role
     without_chunks: tuple[int, ...] = ()  # what an explanation leaves out of the search to see what comes next
     without_limits: tuple[int, ...] = ()
 

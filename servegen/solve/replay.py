@@ -152,7 +152,7 @@ def deployment(
         pools.append(Pool(model, limits, _scheduler(engine, role), count, request_s, HASH_BLOCK_TOKENS if hashed else 0))
     # Drawn lengths are as declared; a recorded request that is longer than the plan's context the engine refuses.
     context = min(r.context_length for r in plan.choice.roles) if recorded else 0
-    return Deployment(tuple(pools), policy or deployed_policy(plan), handoff, context)
+    return Deployment(tuple(pools), policy or deployed_policy(plan), handoff, context, plan.choice.balance)
 
 
 def deployed_policy(plan: Plan) -> str:

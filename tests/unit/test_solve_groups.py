@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from servegen.render.bundle import launches_of, render
 from servegen.report.json import plan_json
 from servegen.report.text import plain, plan_blocks
 from servegen.service import size
+from servegen.simulate.router import cache_aware
 from servegen.solve.arrivals import Traffic
 from servegen.solve.explained import explained
 from servegen.solve.predict import Seen, candidate_points, p95, role_points
@@ -50,6 +52,27 @@ def asked(**stated: str) -> Problem:
 @pytest.fixture(scope="module")
 def question() -> Problem:
     return asked(deploy="{autoscaling: keda, networkPolicy: {from: [{podSelector: {matchLabels: {app: web}}}]}}")
+
+
+def test_the_cache_gives_way_to_load_as_soon_as_groups_differ() -> None:
+    """A prompt head that all share is cached in every replica: the router must not go by it while one fills up."""
+    full = SimpleNamespace(in_flight=30, cache=SimpleNamespace(match=lambda blocks: 9))
+    free = SimpleNamespace(in_flight=20, cache=SimpleNamespace(match=lambda blocks: 8))
+    rng, request = np.random.default_rng(0), SimpleNamespace(blocks=tuple(range(10)))
+    assert cache_aware(rng)([full, free], request) is full  # type: ignore[list-item, arg-type, comparison-overlap]
+    assert cache_aware(rng, 4, 1.1)([full, free], request) is free  # type: ignore[list-item, arg-type, comparison-overlap]
+
+
+def test_a_plan_with_a_shared_prefix_keeps_its_bounds() -> None:
+    question = asked(traffic=f"{{rate: 34/s, prefix: {{shared: 512}}, {LENGTHS}}}")
+    with reduced(*FEW):
+        plan = solve(question)
+    assert plan.choice.roles[0].grouped
+    subject = of_problem(question, plan)
+    assert deployment(subject).policy == "cache-aware" and deployment(subject).balance == plan.choice.balance
+    given_ = requests(subject, Traffic("", 6000, 1))
+    result = run(subject, given_, 1)
+    assert result.ttft.p95 <= 1.0 and result.itl.p95 <= 0.06
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +182,10 @@ def test_the_bundle_has_a_deployment_for_each_group_and_a_router(plan: Plan) -> 
     with_hits = dataclasses.replace(plan, traffic=dataclasses.replace(plan.traffic, prefix_hit=0.4))
     cached = {a.flag: a.values for a in get_engine("sglang").launches(with_hits)[-1].args}
     assert cached["--policy"] == ("cache_aware",)
+    running = min(r.running_requests for r in plan.choice.roles)
+    assert cached["--balance-abs-threshold"] == (str(round(running / 10)),)
+    assert cached["--balance-rel-threshold"] == ("1.1",)
+    assert "--balance-abs-threshold" not in router
 
 
 def test_a_router_that_selects_one_group_only_is_found(plan: Plan) -> None:
