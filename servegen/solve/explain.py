@@ -31,7 +31,8 @@ ROUTED = (
     "The router sends each request {how}, so every replica holds about as many requests, a faster one answers more of them, and "
     "the shares follow without being set anywhere."
 )
-BY_LOAD, BY_CACHE = "to the emptier of two replicas that it draws", "to where its prefix is cached, or to the emptiest once loads differ"
+BY_LOAD = "to the emptier of two replicas that it draws"
+BY_CACHE = "to where its prefix is cached, or to the emptiest once loads differ"
 #: How far past the sustained level the broken bound is looked for.
 NUDGE = 1.02
 
