@@ -80,6 +80,7 @@ def _load(name: str) -> EngineFacts:
         quantize_on_load=_known(sheet, "quantize_on_load", PRECISIONS),
         kv_cache=_known(sheet, "kv_cache", tuple(BYTES_PER_KV)),
         vendors=_known(sheet, "vendors", ("nvidia", "amd", "intel", "google", "cpu")),
+        prefix_cache=sheet.flag("prefix_cache"),
         disaggregation=sheet.flag("disaggregation"),
         multi_node=sheet.flag("multi_node"),
         parallel=sheet.texts("parallel"),

@@ -242,6 +242,7 @@ class EngineFacts:
     quantize_on_load: tuple[str, ...]  # precisions it makes from a bf16 checkpoint while loading
     kv_cache: tuple[str, ...]
     vendors: tuple[str, ...]  # accelerator vendors it runs on; cpu: processors without an accelerator
+    prefix_cache: bool  # whether its server, as it is launched, finds heads of prompts that it computed before
     disaggregation: bool
     multi_node: bool
     parallel: tuple[str, ...]  # besides TP: pp, ep, dp (attention data parallelism)

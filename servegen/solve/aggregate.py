@@ -20,6 +20,7 @@ from servegen.service.server import server
 from servegen.solve.bands import pessimism
 from servegen.solve.budget import Budget
 from servegen.solve.candidate import Block, Candidate, RoleChoice, first_best, three_digits
+from servegen.solve.kept import kept_bytes, level_cap, running
 from servegen.solve.problem import EngineOption, Kind, Problem
 from servegen.solve.space import (
     BATCH_LIMITS,
@@ -53,15 +54,26 @@ class Outcome:
     late: str = ""
 
 
-def within_memory(problem: Problem, rows: Rows, room: Budget, rejected: Counter[str]) -> Mask:
-    """Candidates (rows, limits) whose weights, longest request and full batch fit."""
+def within_memory(problem: Problem, rows: Rows, room: Budget, rejected: Counter[str], cached: bool = True) -> Mask:
+    """Candidates (rows, limits) whose weights, longest request and full batch fit, and what a prefix cache must keep.
+
+    Not ``cached`` are decode servers, which have no such cache.
+    """
     mean, std, longest = (column[:, None] for column in occupancy(problem, rows))
     whole = room.fits & (longest <= room.pool)
     mine = BATCH_LIMITS[None, :] / rows.groups[:, None]
-    batch = whole & (mine <= mem.largest_batch(room.pool, mean, std, KV_SLACK)) & (mine == np.floor(mine))
+    pool = room.pool
+    if cached:
+        pool, *one = running(problem, rows, room.pool)
+        mean, std = (column[:, None] for column in one)
+    batch = whole & (mine <= mem.largest_batch(pool, mean, std, KV_SLACK)) & (mine == np.floor(mine))
     rejected["memory: the weights and the engine's reserve do not fit"] += int(np.sum(~room.fits))
     rejected["memory: the KV pool cannot hold the longest request"] += int(np.sum(room.fits & ~whole))
     rejected["memory: the KV pool cannot hold the batch limit"] += int(np.sum(whole & ~batch))
+    if cached and problem.kept_tokens:
+        keeps = batch & (kept_bytes(problem, rows)[:, None] < room.pool)
+        rejected["memory: the KV pool cannot keep the prompts that are to be found again"] += int(np.sum(batch & ~keeps))
+        batch = keeps
     return np.asarray(batch & ~np.isin(BATCH_LIMITS, problem.without_limits))
 
 
@@ -90,11 +102,11 @@ def aggregated(problem: Problem, engine: EngineOption, kind: Kind, rejected: Cou
         room = budget_of(problem, engine, rows, BATCH_LIMITS)
         fits = within_memory(problem, rows, room, seen)
         srv = server(rows.terms, rows.chunk, engine.facts.request_s.value, d)
-        levels = level_limits(problem, rows)
+        levels = np.minimum(level_limits(problem, rows), level_cap(problem, rows, room.pool))
         high = np.where(fits.any(axis=1), np.max(np.where(fits, levels, 0.0), axis=1), levels[:, 0])
         factors = pessimism(problem, engine.facts, kind.facts)
         for x in disciplines:
-            block = Block(x, engine, kind, rows, srv, room, BATCH_LIMITS, high)
+            block = Block(problem, x, engine, kind, rows, srv, room, BATCH_LIMITS, high)
             if x == "mixed" and not rows.terms.plain:
                 whole = np.flatnonzero((rows.groups == 1.0) & (rows.devices == rows.tp))
                 reason = "mixed chunks: not predicted with pipeline stages or attention groups"

@@ -49,6 +49,7 @@ def assemble(
     rejected: Mapping[str, int],
 ) -> Plan:
     """The plan of a choice."""
+    problem = chosen.problem  # with the demand that its own prefix caches leave
     points = role_points(problem, chosen.roles)
     roles = tuple(_role(problem, r, q) for r, q in zip(chosen.roles, points, strict=True))
     p = points[0] if len(points) == 1 else combine(points[0], points[1])

@@ -19,8 +19,9 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Block:
-    """The columns that a role was taken from."""
+    """The columns that a role was taken from, with the question that they answer: hits differ with the room for a cache."""
 
+    problem: Problem
     discipline: str
     engine: EngineOption
     kind: Kind
@@ -79,6 +80,16 @@ class Candidate:
     watts: float
     output_tokens_per_s: float
     headroom: float
+
+    @property
+    def problem(self) -> Problem:
+        """The question that it answers, with the demand that its prefix caches leave."""
+        return self.roles[0].block.problem
+
+    @property
+    def caches(self) -> int:
+        """Prefix caches that the prompts are spread over: each attention group of a replica has its own. Spares left out."""
+        return self.roles[0].replicas * self.roles[0].shape.dp
 
     @property
     def kinds(self) -> tuple[Kind, ...]:

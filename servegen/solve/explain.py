@@ -16,6 +16,7 @@ from servegen.service import size
 from servegen.service.disciplines import DISCIPLINES
 from servegen.solve.bands import far_end, pessimism
 from servegen.solve.candidate import Candidate, RoleChoice
+from servegen.solve.kept import level_cap, running
 from servegen.solve.predict import candidate_points, p95
 from servegen.solve.problem import Problem
 from servegen.solve.space import BATCH_LIMITS, KV_SLACK, occupancy, replicas_that_fit
@@ -139,16 +140,19 @@ def limits_of(problem: Problem, role: RoleChoice) -> list[str]:
     ceiling = 1.0 - 1e-6 if role.role == "prefill" else math.inf
     level = np.array([min(role.level_cap * NUDGE, ceiling)])
     factors = pessimism(problem, block.engine.facts, block.kind.facts)
-    broken = size.violations(DISCIPLINES[block.discipline](srv, problem.demand, level), problem.demand, slo, factors)
+    d = block.problem.demand
+    broken = size.violations(DISCIPLINES[block.discipline](srv, d, level), d, slo, factors)
     found = [bound for bound, flags in broken.items() if flags[0]]
     if found:
         return found
     if role.role != "serve":
-        at_cap = DISCIPLINES[block.discipline](srv, problem.demand, np.array([role.level_cap]))
+        at_cap = DISCIPLINES[block.discipline](srv, d, np.array([role.level_cap]))
         if float(at_cap.rate[0]) > role.sustained * NUDGE:
             return ["fabric"]
     if role.role == "prefill":
         return ["stability"]
+    if role.level_cap * NUDGE >= level_cap(block.problem, block.rows, block.budget.pool)[role.row, role.limit]:
+        return ["memory.prefix"]
     last = role.limit + 1 >= len(BATCH_LIMITS) or block.budget.pool[role.row, min(role.limit + 1, len(BATCH_LIMITS) - 1)] <= 0
     return ["memory.kv" if not last and _full(problem, role) else "maxRunningRequests"]
 
@@ -156,8 +160,11 @@ def limits_of(problem: Problem, role: RoleChoice) -> list[str]:
 def _full(problem: Problem, role: RoleChoice) -> bool:
     """Whether the next larger batch limit would not fit the KV pool."""
     rows, room = role.block.rows, role.block.budget
-    mean, std, _ = occupancy(problem, rows)
-    most = largest_batch(room.pool[role.row, role.limit + 1], mean[role.row], std[role.row], KV_SLACK)
+    if role.role == "serve":
+        pool, mean, std = running(role.block.problem, rows, room.pool[:, role.limit + 1])
+    else:
+        pool, (mean, std, _) = room.pool[:, role.limit + 1], occupancy(problem, rows)
+    most = largest_batch(pool[role.row], mean[role.row], std[role.row], KV_SLACK)
     return bool(BATCH_LIMITS[role.limit + 1] > most)
 
 

@@ -34,10 +34,10 @@ def explained(problem: Problem, plan: Plan) -> Explanation:
     chosen = seen.best
     return Explanation(
         waterfalls=plan.waterfalls,
-        binding=tuple(_binding(asked, chosen, plan, name) for name in plan.binding),
+        binding=tuple(_binding(chosen.problem, chosen, plan, name) for name in plan.binding),
         utilization=tuple((r.role, r.utilization) for r in plan.choice.roles),
-        fewer=tuple(_fewer(asked, chosen, i) for i in range(len(chosen.roles))),
-        next_best=(*next_best(asked, chosen, seen), *one_more(asked, chosen)),
+        fewer=tuple(_fewer(chosen.problem, chosen, i) for i in range(len(chosen.roles))),
+        next_best=(*next_best(asked, chosen, seen), *one_more(chosen.problem, chosen)),
     )
 
 

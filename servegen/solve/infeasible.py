@@ -106,8 +106,8 @@ def _together(problem: Problem, blocks: list[Block]) -> tuple[str, str, str]:
     for block in blocks:
         if block.discipline in ("prefill", "decode"):
             continue
-        p = DISCIPLINES[block.discipline](block.server, problem.demand, np.full(len(block.rows), size.IDLE))
-        share = size.attainment(p, problem.demand, problem.slo.jointly, {})
+        p = DISCIPLINES[block.discipline](block.server, block.problem.demand, np.full(len(block.rows), size.IDLE))
+        share = size.attainment(p, block.problem.demand, problem.slo.jointly, {})
         best = max(best, float(np.max(np.where(block.budget.fits.any(axis=1), share, 0.0))))
     message = f"even when nothing waits, fewer than {problem.slo.attainment * 100:.4g} % of the requests meet every bound"
     return "attainment", message, f"{best * 100:.4g} %"
@@ -121,7 +121,7 @@ def _idle(problem: Problem, block: Block, bound: Bound) -> list[float]:
     answers = {"prefill": START, "decode": GAPS}.get(block.discipline)
     if answers is not None and bound.metric not in answers:
         return []
-    d = problem.demand
+    d = block.problem.demand
     fits = block.budget.fits.any(axis=1)
     p = DISCIPLINES[block.discipline](block.server, d, np.full(len(block.rows), size.IDLE))
     if math.isnan(bound.probability):

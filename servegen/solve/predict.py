@@ -21,18 +21,21 @@ Array = NDArray[np.float64]
 
 
 def role_points(problem: Problem, roles: Sequence[RoleChoice]) -> list[Point]:
-    """Each role's replica at the sized load, one row each; roles of one discipline are solved together."""
+    """Each role's replica at the sized load, one row each; roles of one discipline and one demand are solved together."""
     points: dict[int, Point] = {}
-    for name in sorted({r.block.discipline for r in roles}):
-        index = [i for i, r in enumerate(roles) if r.block.discipline == name]
+    together: dict[tuple[str, int], list[int]] = {}
+    for i, r in enumerate(roles):
+        together.setdefault((r.block.discipline, id(r.block.problem.demand)), []).append(i)
+    for (name, _), index in together.items():
         some = [roles[i] for i in index]
+        d = some[0].block.problem.demand
         srv: Server = join([take(r.block.server, np.array([r.row])) for r in some])
         cap = np.array([r.level_cap for r in some])
         kind = problem.load_kind if some[0].role == "serve" else "rate"
         target = np.array([r.load for r in some])
-        level = size.level_at(DISCIPLINES[name], srv, problem.demand, kind, target, cap, problem.think_s)
+        level = size.level_at(DISCIPLINES[name], srv, d, kind, target, cap, problem.think_s)
         level = np.where(target >= np.array([r.sustained for r in some]), cap, level)
-        both = DISCIPLINES[name](srv, problem.demand, level)
+        both = DISCIPLINES[name](srv, d, level)
         points |= {i: take(both, np.array([row])) for row, i in enumerate(index)}
     return [points[i] for i in range(len(roles))]
 

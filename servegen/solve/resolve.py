@@ -19,7 +19,7 @@ from servegen.solve.deploy import base_deploy, versioned
 from servegen.solve.problem import EngineOption, Kind, Problem, WeightOption
 from servegen.spec.load import LoadedSpec
 from servegen.spec.traffic import LengthSpec
-from servegen.workload import Lengths, TraceRequests, Workload, of_trace, trace_requests
+from servegen.workload import Lengths, Reuse, TraceRequests, Workload, of_trace, trace_requests
 
 PROBABILITIES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "mean": math.nan}
 #: Precisions that keep a model's answers within measurement noise of bf16, so they need no asking (design: spec language).
@@ -75,6 +75,8 @@ def resolve(loaded: LoadedSpec) -> Problem:
         shown=loaded.shown,
         inputs=_inputs(loaded, facts),
         trace=trace,
+        reuse=_reuse(trace) if body.traffic.prefix is None and workload.prefix_hit else None,
+        kept_tokens=workload.prefix_hit * workload.isl.longest if body.traffic.prefix is not None else 0.0,
     )
 
 
@@ -171,6 +173,11 @@ def _workload(loaded: LoadedSpec, trace: TraceRequests | None) -> Workload:
         return Workload(**base)
     except ValueError as error:
         raise _fail(loaded, "spec.traffic", "bad-traffic", str(error), "") from error
+
+
+def _reuse(trace: TraceRequests | None) -> Reuse | None:
+    """What caches find of a trace with hashes."""
+    return Reuse(trace) if trace is not None and trace.hashes is not None else None
 
 
 def _load(w: Workload) -> tuple[Any, float, float]:

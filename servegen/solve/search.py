@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from servegen.plan import Plan
@@ -13,7 +15,9 @@ from servegen.solve.candidate import Candidate
 from servegen.solve.explain import compare, flips, under_the_band
 from servegen.solve.pairs import disaggregated
 from servegen.solve.problem import Problem
+from servegen.solve.reuse import apart, settled
 from servegen.solve.uncertainty import at_the_ends, cases, missing
+from servegen.workload import Reuse
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,39 @@ class Searched:
 
 
 def search(problem: Problem) -> Searched:
-    """Exhaustive over weight precision, KV precision, TP, batch limit, chunk and topology, on every engine and kind."""
+    """Exhaustive over weight precision, KV precision, TP, batch limit, chunk and topology, on every engine and kind; where
+    prefix hits depend on the room for them, over that, too.
+    """
+    parts = [_with_reuse(p, p.reuse) if p.reuse is not None else _searched(p) for p in apart(problem)]
+    return parts[0] if len(parts) == 1 else _joined(problem, parts)
+
+
+def _joined(problem: Problem, parts: Sequence[Searched]) -> Searched:
+    """Several searches as one; of candidates that differ in nothing but the room for their caches the best is kept."""
+    by_name: dict[str, Candidate] = {}
+    for c in sorted((c for p in parts for c in p.candidates), key=lambda c: c.key(problem)):
+        by_name.setdefault(c.name, c)
+    candidates = tuple(by_name.values())
+    best, gain = choose(problem, candidates)
+    rejected: Counter[str] = sum((p.rejected for p in parts), Counter())
+    return Searched(best, candidates, gain, sum(p.searched for p in parts), rejected, tuple(o for p in parts for o in p.outcomes))
+
+
+def _with_reuse(problem: Problem, reuse: Reuse) -> Searched:
+    """The search at every room that a cache may have."""
+    parts: list[Searched] = []
+
+    def best(asked: Problem) -> tuple[Candidate, ...]:
+        parts.append(_searched(asked))
+        return tuple(sorted(parts[-1].candidates, key=lambda c: c.key(problem)))
+
+    settling = tuple(settled(problem, reuse, best))
+    whole = _joined(problem, parts)
+    return _joined(problem, [dataclasses.replace(whole, candidates=settling)])
+
+
+def _searched(problem: Problem) -> Searched:
+    """The search of one demand."""
     rejected: Counter[str] = Counter()
     outcomes: list[Outcome] = []
     for engine in problem.engines:

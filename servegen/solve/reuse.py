@@ -1,0 +1,146 @@
+"""What prefix caches find depends on the room that the plan leaves them, and the plan on what they find: the search is run at
+a handful of rooms, each with its own demand, and every candidate counts only where its pool keeps that room.
+
+An engine without a prefix cache computes every prompt whatever the traffic shares.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from servegen.service.demand import demand
+from servegen.solve.candidate import Candidate
+from servegen.solve.kept import cached_token_bytes, room_tokens
+from servegen.solve.problem import Problem
+from servegen.solve.space import BATCH_LIMITS, budget_of, build, chunks_for
+from servegen.workload import Reuse, Workload
+
+#: Rooms that are tried: from a quarter of the smallest pool to the largest, each this many times the one before.
+STEP = 1.5
+LEAST = 0.25
+#: How much less than the demand counts on a candidate's own caches may find: half a point, what one draw of the routes leaves open.
+TOLERANCE = 0.005
+#: Rounds in which the number of caches settles, for it and what they find follow from each other.
+ROUNDS = 4
+
+
+@dataclass(frozen=True)
+class Room:
+    """What ``caches`` of ``tokens`` each find; ``follows`` where a router sends prompts to what is known of them."""
+
+    tokens: float
+    caches: int
+    follows: bool
+
+
+def asked(problem: Problem, workload: Workload, kept_tokens: float) -> Problem:
+    """The problem with the demand of a workload whose hits need so much room in each cache."""
+    d = demand(workload, bounded=bool(problem.slo.bounds))
+    return dataclasses.replace(problem, workload=workload, demand=d, kept_tokens=kept_tokens, reuse=None)
+
+
+def at_room(problem: Problem, reuse: Reuse, room: Room) -> Problem:
+    """The problem with what caches of that room find of its trace."""
+    found = reuse.found(room.tokens, room.caches, room.follows)
+    workload = dataclasses.replace(problem.workload, prefix_hit=found.share, found=found)
+    return asked(problem, workload, room.tokens)
+
+
+def without_cache(problem: Problem) -> Problem:
+    """The problem for engines that find nothing."""
+    return asked(problem, problem.workload.unshared(), 0.0)
+
+
+def apart(problem: Problem) -> tuple[Problem, ...]:
+    """The problem, or one for the engines with a prefix cache and one for those without, where the traffic shares anything."""
+    if not problem.workload.hit_share() or all(e.facts.prefix_cache for e in problem.engines):
+        return (problem,)
+    have = tuple(e for e in problem.engines if e.facts.prefix_cache)
+    others = tuple(e for e in problem.engines if not e.facts.prefix_cache)
+    found = [dataclasses.replace(problem, engines=have)] if have else []
+    return (*found, without_cache(dataclasses.replace(problem, engines=others)))
+
+
+def settled(problem: Problem, reuse: Reuse, best: Callable[[Problem], tuple[Candidate, ...]]) -> Iterator[Candidate]:
+    """Candidates at every room, each with hits that its own caches give. ``best`` searches a problem, the best first."""
+    for topology in ("aggregated", "disaggregated"):
+        if problem.topology not in ("auto", topology):
+            continue
+        one = dataclasses.replace(problem, topology=topology)
+        leaders: list[Candidate] = []
+        for tokens in (0.0, *rooms(problem)):
+            found = list(_at(one, reuse, tokens, best))
+            leaders += found[:1]
+            yield from found
+        if leaders:
+            yield from _refined(one, reuse, min(leaders, key=lambda c: c.key(one)), best)
+
+
+def rooms(problem: Problem) -> tuple[float, ...]:
+    """Rooms in tokens, ascending: what pools have, down to a part of the smallest."""
+    pools: list[float] = []
+    for engine in problem.engines:
+        for kind in problem.pool:
+            rows = build(problem, engine, kind, chunks_for(problem)[:1], Counter())
+            if rows is None:
+                continue
+            token, pool = cached_token_bytes(rows), budget_of(problem, engine, rows, BATCH_LIMITS[:1]).pool[:, 0]
+            pools += [float(p / t) for p, t in zip(pool, token, strict=True) if p > 0 and t > 0]
+    if not pools:
+        return ()
+    low, high = min(pools) * LEAST, max(pools)
+    count = math.ceil(math.log(high / low) / math.log(STEP))
+    return tuple(high * STEP ** -(n + 0.05) for n in reversed(range(count)))
+
+
+def _at(problem: Problem, reuse: Reuse, tokens: float, best: Callable[[Problem], tuple[Candidate, ...]]) -> Iterator[Candidate]:
+    """Candidates with caches of ``tokens``: the number of caches is guessed, and guessed again by what is then the best."""
+    follows = problem.topology == "disaggregated"
+    caches, tried = 1, set[int]()
+    for _ in range(ROUNDS if tokens else 1):
+        tried.add(caches)
+        used = at_room(problem, reuse, Room(tokens, caches, follows))
+        found = best(used)
+        yield from (c for c in found if _holds(reuse, c, tokens, follows))
+        if not found or _about(found[0].caches) in tried:
+            return
+        caches = _about(found[0].caches)
+
+
+def _refined(
+    problem: Problem, reuse: Reuse, leader: Candidate, best: Callable[[Problem], tuple[Candidate, ...]]
+) -> Iterator[Candidate]:
+    """The leader's neighbourhood: with the room that it really leaves, and as many caches as it has."""
+    follows = problem.topology == "disaggregated"
+    for _ in range(ROUNDS):
+        tokens = left(leader)
+        found = best(at_room(problem, reuse, Room(tokens, leader.caches, follows)))
+        good = [c for c in found if _holds(reuse, c, tokens, follows)]
+        yield from good
+        if not good or good[0].key(problem) >= leader.key(problem):
+            return
+        leader = good[0]
+
+
+def left(candidate: Candidate) -> float:
+    """Tokens that each of a candidate's caches can keep beside what runs at the sustained load."""
+    role = candidate.roles[0]
+    pool = float(role.block.budget.pool[role.row, role.limit])
+    level = role.level_cap if role.role == "serve" else 0.0
+    return room_tokens(role.block.problem, role.block.rows, role.row, pool, level)
+
+
+def _holds(reuse: Reuse, candidate: Candidate, tokens: float, follows: bool) -> bool:
+    """Whether as many caches as the candidate has find what its demand counts on."""
+    return reuse.share(tokens, _about(candidate.caches), follows) >= candidate.problem.workload.prefix_hit - TOLERANCE
+
+
+def _about(caches: int) -> int:
+    """Numbers of caches that are told apart: each up to 4, then every quarter of a doubling."""
+    step = 2 ** max(caches.bit_length() - 3, 0)
+    return caches // step * step
+
