@@ -223,6 +223,11 @@ class TrafficPlan:
     prefix_hit: float
     burstiness: float
     objective: str
+    prefix_source: str = ""  # what the hits rest on: trace, shared or hitRate; "" = none
+    prefix_unbounded: float = 0.0  # share that one cache of any size would find
+    prefix_spread: float = 0.0  # share that as many caches as are planned would find if the KV pool did not bound them
+    prefix_kept_tokens: float = 0.0  # what each cache must keep for the hits, prompts in work included
+    prefix_caches: int = 0
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ def _rate(traffic: TrafficPlan) -> str:
 
 
 def load(plan: Plan) -> Table:
-    """Shape (<= 9, 2): what the plan was sized for and what it carries."""
+    """Shape (<= 11, 2): what the plan was sized for and what it carries."""
     traffic, found = plan.traffic, plan.prediction
     rows = [
         ("rate", _rate(traffic)),
@@ -154,8 +154,10 @@ def load(plan: Plan) -> Table:
     ]
     if traffic.concurrency:
         rows.insert(1, ("concurrency", number(traffic.concurrency)))
-    if traffic.prefix_hit:
+    if traffic.prefix_hit or traffic.prefix_source == "trace":
         rows.insert(2, ("prompt tokens found in the prefix cache", percent(traffic.prefix_hit)))
+    if traffic.prefix_source == "trace":
+        rows.insert(3, ("the same without a bound on the cache", percent(traffic.prefix_unbounded)))
     return Table(("load", "figure"), tuple(rows))
 
 

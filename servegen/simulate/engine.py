@@ -26,13 +26,15 @@ IDLE, WAKING, DECODING, STEPPING = range(4)
 @dataclass(frozen=True)
 class Limits:
     """What the engine was told: sequences at a time, tokens of a prefill step, bytes of KV on one device, and the share of
-    its output for which a request must find room before it is taken in.
+    its output for which a request must find room before it is taken in. Of ``head_tokens`` that prompts have in common the pool
+    holds one copy.
     """
 
     max_running: int
     chunk: int
     pool_bytes: float
     reserve_share: float = 0.6
+    head_tokens: int = 0
 
 
 class Replica:
@@ -69,6 +71,7 @@ class Replica:
         self._reserved_bytes = 0.0
         # A cached block is kept in the layers that see everything; a window's part stays with the sequence.
         self._block_bytes = cache.block_tokens * model.token_bytes if cache is not None else 0.0
+        self._head_bytes = limits.head_tokens * model.token_bytes
         self._noted_s = 0.0  # since when the queue has its present length
         self._start_s = self._first_s = self._slope_s = 0.0
         self._steps = 0
@@ -264,7 +267,7 @@ class Replica:
         return True
 
     def _join(self, request: Request) -> None:
-        self.batch.join(request, request.locked * self.cache.block_tokens if self.cache is not None else 0)
+        self.batch.join(request, self._elsewhere(request))
 
     def _release(self, ended: list[Request], now: float) -> None:
         for request in ended:
@@ -279,15 +282,18 @@ class Replica:
             request.locked = 0
 
     def _own_bytes(self, request: Request) -> float:
-        """Bytes of a prompt, without the blocks that the cache holds."""
-        held = self.model.held_bytes(request.context)
+        """Bytes of a prompt, without those that are held for others, too."""
+        return self.model.held_bytes(request.context) - self._elsewhere(request) * self.model.token_bytes
+
+    def _elsewhere(self, request: Request) -> int:
+        """Tokens of a prompt that others use as well: blocks of the cache, or of the common head."""
         if request.locked and self.cache is not None:
-            held -= request.locked * self._block_bytes
-        return held
+            return request.locked * self.cache.block_tokens
+        return request.cached if self.limits.head_tokens else 0
 
     def _room_bytes(self) -> float:
         """Bytes of the pool that are free, or would be without idle blocks."""
-        held = self._prefill_bytes + self.batch.held_bytes
+        held = self._prefill_bytes + self.batch.held_bytes + self._head_bytes
         if self.cache is not None:
             held += self.cache.locked * self._block_bytes
         return self.limits.pool_bytes - held
@@ -304,12 +310,14 @@ class Replica:
         if whole and todo > room and (parts or todo <= self.limits.chunk):
             return False
         share = 1.0 if request.retracted else self.limits.reserve_share
-        reserve = self.model.held_bytes(request.context + math.ceil(share * request.left))
-        new = self.model.held_bytes(request.context)
+        common = self._elsewhere(request) * self.model.token_bytes
+        reserve = self.model.held_bytes(request.context + math.ceil(share * request.left)) - common
+        new = self.model.held_bytes(request.context) - common
         if matched and cache is not None:
             new -= (matched - cache.idle_among(blocks[:matched])) * self._block_bytes
         empty = not self.batch.size and not self._prefilling
-        if not empty and (self._reserved_bytes + reserve > self.limits.pool_bytes or new > self._room_bytes()):
+        pool = self.limits.pool_bytes - self._head_bytes
+        if not empty and (self._reserved_bytes + reserve > pool or new > self._room_bytes()):
             return False
         self.waiting.popleft()
         if matched and cache is not None:
@@ -361,7 +369,7 @@ class Replica:
         self.busy_s += now - start
         if not self.log.watch:
             return
-        held = self._prefill_bytes + self.batch.held_bytes + self.batch.growth_bytes * self._steps / 2.0
+        held = self._prefill_bytes + self.batch.held_bytes + self.batch.growth_bytes * self._steps / 2.0 + self._head_bytes
         if self.cache is not None:
             held += self.cache.locked * self._block_bytes
         self.log.kv.add(start, now, held / self.limits.pool_bytes)

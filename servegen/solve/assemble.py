@@ -27,6 +27,7 @@ from servegen.solve.deploy import finished_deploy
 from servegen.solve.explain import Comparison, binding, why
 from servegen.solve.predict import bounded, quantiles, role_points
 from servegen.solve.problem import Kind, Problem
+from servegen.solve.reuse import found_in
 from servegen.solve.split import combine
 from servegen.solve.waterfall import waterfalls
 
@@ -86,7 +87,7 @@ def assemble(
         name=problem.name,
         feasible=True,
         model=_model(problem),
-        traffic=_traffic(problem),
+        traffic=_traffic(problem, chosen),
         slo=_slo(problem),
         choice=choice,
         prediction=prediction,
@@ -270,7 +271,7 @@ def _model(problem: Problem) -> ModelPlan:
     )
 
 
-def _traffic(problem: Problem) -> TrafficPlan:
+def _traffic(problem: Problem, chosen: Candidate) -> TrafficPlan:
     w, d = problem.workload, problem.demand
     return TrafficPlan(
         rate=w.rate_per_s,
@@ -284,6 +285,7 @@ def _traffic(problem: Problem) -> TrafficPlan:
         prefix_hit=w.hit_share(),
         burstiness=w.burstiness,
         objective=problem.objective,
+        **found_in(chosen),
     )
 
 

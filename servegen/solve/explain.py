@@ -19,6 +19,7 @@ from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.kept import level_cap, running
 from servegen.solve.predict import candidate_points, p95
 from servegen.solve.problem import Problem
+from servegen.solve.reuse import reuse_words
 from servegen.solve.space import BATCH_LIMITS, KV_SLACK, occupancy, replicas_that_fit
 from servegen.solve.split import GAPS, START
 from servegen.solve.words import duration, load, money
@@ -200,6 +201,7 @@ def why(
             )
         if role.role != "decode":
             out.append(f"The mean prompt prefills in {duration(role.prefill_time_s)} when nothing waits.")
+    out += reuse_words(chosen)
     trough = problem.workload.trough_per_s
     if trough and problem.load:
         needs = " + ".join(f"{math.ceil(trough / (problem.utilization * r.sustained) - 1e-9)} {r.role}" for r in chosen.roles)

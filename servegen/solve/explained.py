@@ -71,6 +71,7 @@ def _binding(problem: Problem, chosen: Candidate, plan: Plan, name: str) -> Bind
 
 _WORDS = {
     "fabric": "the hand-over of KV caches takes all that the declared fabric carries",
+    "memory.prefix": "more running requests would take the room in which the prefix cache keeps what it is to find",
     "stability": "a prefill server cannot be busy for more than all of the time",
 }
 

@@ -20,6 +20,7 @@ from servegen.service.size import Bound, Slo
 from servegen.solve.bands import pessimism
 from servegen.solve.candidate import Block
 from servegen.solve.problem import EngineOption, Kind, Problem, WeightOption
+from servegen.solve.reuse import open_question, without_cache
 from servegen.solve.space import occupancy, shape_of
 from servegen.solve.split import GAPS, START
 from servegen.solve.words import duration
@@ -38,9 +39,20 @@ HALVINGS = 12
 
 def infeasible(problem: Problem, seen: Searched) -> InfeasibleError:
     """The error that explains itself."""
-    fixes = tuple(sorted(_fixes(problem), key=lambda f: (f.relative, f.key, f.new)))
+    fixes = tuple(sorted(_fixes(_probed(problem, seen)), key=lambda f: (f.relative, f.key, f.new)))
     bound, message, best = diagnosis(problem, seen, fixes)
     return InfeasibleError(problem.name, bound, message, best, fixes, dict(sorted(seen.rejected.items())), seen.searched)
+
+
+def _probed(problem: Problem, seen: Searched) -> Problem:
+    """The problem that fixes are tried on. Where prefix hits depend on the room for them it has the room at which the pool came
+    furthest: to try every room for every fix would take minutes.
+    """
+    if not open_question(problem):
+        return problem
+    tried = [(o.stage, o.most, o.block.problem) for o in seen.outcomes if o.block is not None]
+    _, _, best = max(tried, key=lambda t: t[:2], default=(0, 0.0, without_cache(problem)))
+    return dataclasses.replace(best, engines=problem.engines, topology=problem.topology)
 
 
 def diagnosis(problem: Problem, seen: Searched, fixes: tuple[Fix, ...] = ()) -> tuple[str, str, str]:

@@ -6,6 +6,7 @@ engine, accelerator, precisions and TP.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -73,7 +74,8 @@ def of_problem(problem: Problem, plan: Plan) -> Subject:
     """A plan that was just solved, with the very facts of its problem."""
     engine = next(e.facts for e in problem.engines if e.facts.id == plan.choice.engine)
     accelerators = tuple(problem.pool[role.pool].facts for role in plan.choice.roles)
-    return Subject(plan, problem.model, problem.workload, problem.slo.attainment, engine, accelerators, problem.trace)
+    workload = _as_found(problem.workload, plan, engine)
+    return Subject(plan, problem.model, workload, problem.slo.attainment, engine, accelerators, problem.trace)
 
 
 def of_lock(plan: Plan) -> Subject:
@@ -89,7 +91,15 @@ def of_lock(plan: Plan) -> Subject:
     attainment = plan.spec.get("spec", {}).get("slo", {}).get("attainment") if plan.spec else None
     engine = resolve_engine(plan.choice.engine)
     accelerators = tuple(resolve_accelerator(role.accelerator) for role in plan.choice.roles)
-    return Subject(plan, model, _workload(plan), math.nan if attainment is None else float(attainment), engine, accelerators)
+    workload = _as_found(_workload(plan), plan, engine)
+    return Subject(plan, model, workload, math.nan if attainment is None else float(attainment), engine, accelerators)
+
+
+def _as_found(workload: Workload, plan: Plan, engine: EngineFacts) -> Workload:
+    """The workload with the hits that the plan counts on; none by an engine without a prefix cache."""
+    if not engine.prefix_cache:
+        return workload.unshared()
+    return workload if workload.prefix_shared else dataclasses.replace(workload, prefix_hit=plan.traffic.prefix_hit)
 
 
 def _workload(plan: Plan) -> Workload:
@@ -121,12 +131,14 @@ def _lengths(mean: float, p95: float) -> Lengths:
 
 
 def deployment(
-    subject: Subject, policy: str = "", hashed: bool = False, loss: Loss | None = None, recorded: bool = False
+    subject: Subject, policy: str = "", given: Sent | None = None, loss: Loss | None = None
 ) -> Deployment:
-    """The plan's replicas without its spares, but for those that stand by for a ``loss``. ``hashed`` requests use the prefix
-    cache; ``policy`` "" is the one that the plan deploys.
+    """The plan's replicas without its spares, but for those that stand by for a ``loss``, as the requests ``given`` find them.
+
+    ``policy`` "" is the one that the plan deploys.
     """
     plan, engine = subject.plan, subject.engine
+    block_tokens = HASH_BLOCK_TOKENS if given is not None and given.hashed and engine.prefix_cache else 0
     pools = []
     handoff = Handoff(0.0, 0.0)
     split = plan.choice.topology == "disaggregated"
@@ -144,14 +156,15 @@ def deployment(
             chunk=role.chunked_prefill_size,
             pool_bytes=role.memory.kv_pool_bytes * role.dp,
             reserve_share=engine.memory.kv_reserve_osl,
+            head_tokens=given.head_tokens if given is not None and role.role != "decode" else 0,
         )
         # Both servers of a split take the request in; the client sees that once, before its first token.
         request_s = engine.request_s.value * (2.0 if split else 1.0) if index == 0 else 0.0
         request_s += model.later_stages_s(min(role.chunked_prefill_size, round(plan.traffic.isl_mean)))
         count = role.replicas + (loss.spares if loss is not None and loss.role == index else 0)
-        pools.append(Pool(model, limits, _scheduler(engine, role), count, request_s, HASH_BLOCK_TOKENS if hashed else 0))
+        pools.append(Pool(model, limits, _scheduler(engine, role), count, request_s, block_tokens))
     # Drawn lengths are as declared; a recorded request that is longer than the plan's context the engine refuses.
-    context = min(r.context_length for r in plan.choice.roles) if recorded else 0
+    context = min(r.context_length for r in plan.choice.roles) if given is not None and given.kind == "trace" else 0
     return Deployment(tuple(pools), policy or deployed_policy(plan), handoff, context)
 
 
@@ -197,7 +210,7 @@ def run(
     progress: Callable[[int], None] | None = None,
 ) -> Result:
     """Replay what :func:`requests` gave, once, through the plan; its source is used up."""
-    deployed = deployment(subject, policy, given.hashed, loss, given.kind == "trace")
+    deployed = deployment(subject, policy, given, loss)
     fail_s, pool = (loss.at_s, loss.role) if loss is not None else (math.inf, 0)
     return replay(deployed, given.source, seed, request_bounds(subject.plan.slo), fail_s, progress, fail_pool=pool)
 

@@ -168,6 +168,10 @@ def _workload(loaded: LoadedSpec, trace: TraceRequests | None) -> Workload:
     if t.trough is not None:
         base |= {"trough_per_s": t.trough}
     if t.prefix is not None:
+        if t.prefix.hit_rate == 1.0:
+            message = "hitRate 1: no cache holds a whole prompt's answer, so the last token of each is always computed"
+            hint = f"at most {1.0 - 1.0 / base['isl'].mean:.6g}, all but one token of a mean prompt"
+            raise _fail(loaded, "spec.traffic.prefix.hitRate", "out-of-range", message, hint)
         base |= {"prefix_hit": t.prefix.hit_rate or 0.0, "prefix_shared": t.prefix.shared or 0}
     try:
         return Workload(**base)

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from servegen.service.demand import demand
 from servegen.solve.candidate import Candidate
@@ -22,7 +23,7 @@ from servegen.workload import Reuse, Workload
 #: Rooms that are tried: from a quarter of the smallest pool to the largest, each this many times the one before.
 STEP = 1.5
 LEAST = 0.25
-#: How much less than the demand counts on a candidate's own caches may find: half a point, what one draw of the routes leaves open.
+#: How much less a candidate's own caches may find than its demand counts on: half a point, what one draw of routes leaves open.
 TOLERANCE = 0.005
 #: Rounds in which the number of caches settles, for it and what they find follow from each other.
 ROUNDS = 4
@@ -40,7 +41,7 @@ class Room:
 def asked(problem: Problem, workload: Workload, kept_tokens: float) -> Problem:
     """The problem with the demand of a workload whose hits need so much room in each cache."""
     d = demand(workload, bounded=bool(problem.slo.bounds))
-    return dataclasses.replace(problem, workload=workload, demand=d, kept_tokens=kept_tokens, reuse=None)
+    return dataclasses.replace(problem, workload=workload, demand=d, kept_tokens=kept_tokens)
 
 
 def at_room(problem: Problem, reuse: Reuse, room: Room) -> Problem:
@@ -65,8 +66,15 @@ def apart(problem: Problem) -> tuple[Problem, ...]:
     return (*found, without_cache(dataclasses.replace(problem, engines=others)))
 
 
-def settled(problem: Problem, reuse: Reuse, best: Callable[[Problem], tuple[Candidate, ...]]) -> Iterator[Candidate]:
+def open_question(problem: Problem) -> bool:
+    """Whether hits depend on the room, and no room is chosen yet."""
+    return problem.reuse is not None and bool(problem.workload.prefix_hit) and problem.workload.found is None
+
+
+def settled(problem: Problem, best: Callable[[Problem], tuple[Candidate, ...]]) -> Iterator[Candidate]:
     """Candidates at every room, each with hits that its own caches give. ``best`` searches a problem, the best first."""
+    assert problem.reuse is not None  # what makes it an open question
+    reuse = problem.reuse
     for topology in ("aggregated", "disaggregated"):
         if problem.topology not in ("auto", topology):
             continue
@@ -141,6 +149,52 @@ def _holds(reuse: Reuse, candidate: Candidate, tokens: float, follows: bool) -> 
 
 def _about(caches: int) -> int:
     """Numbers of caches that are told apart: each up to 4, then every quarter of a doubling."""
-    step = 2 ** max(caches.bit_length() - 3, 0)
+    step = 1 << max(caches.bit_length() - 3, 0)
     return caches // step * step
 
+
+
+def found_in(candidate: Candidate) -> dict[str, Any]:
+    """The fields of a plan's traffic that say what its hits rest on."""
+    problem, caches = candidate.problem, candidate.caches
+    w, reuse = problem.workload, problem.reuse
+    if reuse is not None:
+        cached = candidate.engine.facts.prefix_cache
+        spread = reuse.share(math.inf, caches, candidate.topology == "disaggregated") if cached else 0.0
+        where = {"prefix_kept_tokens": problem.kept_tokens, "prefix_caches": caches if cached else 0}
+        return {"prefix_source": "trace", "prefix_unbounded": reuse.unbounded, "prefix_spread": spread, **where}
+    if not w.hit_share():
+        return {}
+    shares = {"prefix_unbounded": w.hit_share(), "prefix_spread": w.hit_share()}
+    source, kept = ("shared", w.prefix_shared) if w.prefix_shared else ("hitRate", problem.kept_tokens)
+    return {"prefix_source": source, **shares, "prefix_kept_tokens": kept, "prefix_caches": caches}
+
+
+def reuse_words(candidate: Candidate) -> tuple[str, ...]:
+    """A sentence on the hits that a plan counts on, and on what bounds them; none where nothing is shared."""
+    problem, engine = candidate.problem, candidate.engine.facts
+    w, reuse, caches = problem.workload, problem.reuse, candidate.caches
+    stated = (problem.shown.get("spec", {}).get("traffic", {}) or {}).get("prefix")
+    if not engine.prefix_cache:
+        none = f"{engine.id}, as it is launched, keeps no prefix cache, so every prompt token is computed"
+        return (f"{none} whatever the traffic shares.",) if reuse is not None or stated else ()
+    share = f"{w.hit_share() * 100:.1f} % of the prompt tokens"
+    if reuse is None:
+        if w.prefix_shared:
+            each = "each prefill server" if candidate.topology == "disaggregated" else "each replica"
+            return (f"Every prompt begins with the same {w.prefix_shared:,.0f} tokens, which {each} holds once: {share}.",)
+        if not w.prefix_hit:
+            return ()
+        return (
+            f"The spec states that {share} are found in the prefix cache, and that is taken as what caches as large as the "
+            f"KV pool leaves them find; at least the {problem.kept_tokens:,.0f} tokens that the longest prompt finds have room.",
+        )
+    follows = candidate.topology == "disaggregated"
+    unbounded, spread = reuse.unbounded, reuse.share(math.inf, caches, follows)
+    text = f"Prefix caches find {share}: {caches:,} that keep {problem.kept_tokens:,.0f} tokens each"
+    if caches > 1:
+        way = "by a router that follows what they hold" if follows else "at random, as a Service spreads requests"
+        text += f", reached {way}; as many without a bound would find {spread * 100:.1f} %"
+    what = "the KV pool" if spread - w.prefix_hit >= unbounded - spread else "the spread over replicas"
+    bounded = f"{what} bounds it most" if unbounded - w.prefix_hit > TOLERANCE else "nothing bounds it"
+    return (f"{text}, and a single one {unbounded * 100:.1f} %. So {bounded}.",)

@@ -15,9 +15,8 @@ from servegen.solve.candidate import Candidate
 from servegen.solve.explain import compare, flips, under_the_band
 from servegen.solve.pairs import disaggregated
 from servegen.solve.problem import Problem
-from servegen.solve.reuse import apart, settled
+from servegen.solve.reuse import apart, open_question, settled
 from servegen.solve.uncertainty import at_the_ends, cases, missing
-from servegen.workload import Reuse
 
 
 @dataclass(frozen=True)
@@ -39,14 +38,15 @@ def search(problem: Problem) -> Searched:
     """Exhaustive over weight precision, KV precision, TP, batch limit, chunk and topology, on every engine and kind; where
     prefix hits depend on the room for them, over that, too.
     """
-    parts = [_with_reuse(p, p.reuse) if p.reuse is not None else _searched(p) for p in apart(problem)]
+    parts = [_with_reuse(p) if open_question(p) else _searched(p) for p in apart(problem)]
     return parts[0] if len(parts) == 1 else _joined(problem, parts)
 
 
 def _joined(problem: Problem, parts: Sequence[Searched]) -> Searched:
     """Several searches as one; of candidates that differ in nothing but the room for their caches the best is kept."""
     by_name: dict[str, Candidate] = {}
-    for c in sorted((c for p in parts for c in p.candidates), key=lambda c: c.key(problem)):
+    every = (c for p in parts for c in p.candidates)
+    for c in sorted(every, key=lambda c: (c.key(problem), -c.problem.workload.prefix_hit)):
         by_name.setdefault(c.name, c)
     candidates = tuple(by_name.values())
     best, gain = choose(problem, candidates)
@@ -54,7 +54,7 @@ def _joined(problem: Problem, parts: Sequence[Searched]) -> Searched:
     return Searched(best, candidates, gain, sum(p.searched for p in parts), rejected, tuple(o for p in parts for o in p.outcomes))
 
 
-def _with_reuse(problem: Problem, reuse: Reuse) -> Searched:
+def _with_reuse(problem: Problem) -> Searched:
     """The search at every room that a cache may have."""
     parts: list[Searched] = []
 
@@ -62,7 +62,7 @@ def _with_reuse(problem: Problem, reuse: Reuse) -> Searched:
         parts.append(_searched(asked))
         return tuple(sorted(parts[-1].candidates, key=lambda c: c.key(problem)))
 
-    settling = tuple(settled(problem, reuse, best))
+    settling = tuple(settled(problem, best))
     whole = _joined(problem, parts)
     return _joined(problem, [dataclasses.replace(whole, candidates=settling)])
 

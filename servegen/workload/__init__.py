@@ -16,8 +16,8 @@ from servegen.workload.traffic import Workload, arrival_burstiness, of_trace, pr
 
 __all__ = [
     "HASH_BLOCK_TOKENS",
-    "Found",
     "NODE_EDGES",
+    "Found",
     "Lengths",
     "Reuse",
     "TraceRequests",
