@@ -75,7 +75,7 @@ def resolve(loaded: LoadedSpec) -> Problem:
         shown=loaded.shown,
         inputs=_inputs(loaded, facts),
         trace=trace,
-        reuse=_reuse(trace) if body.traffic.prefix is None and workload.prefix_hit else None,
+        reuse=Reuse(trace) if trace is not None and body.traffic.prefix is None and workload.prefix_hit else None,
         kept_tokens=workload.prefix_hit * workload.isl.longest if body.traffic.prefix is not None else 0.0,
     )
 
@@ -168,20 +168,14 @@ def _workload(loaded: LoadedSpec, trace: TraceRequests | None) -> Workload:
     if t.trough is not None:
         base |= {"trough_per_s": t.trough}
     if t.prefix is not None:
-        if t.prefix.hit_rate == 1.0:
-            message = "hitRate 1: no cache holds a whole prompt's answer, so the last token of each is always computed"
-            hint = f"at most {1.0 - 1.0 / base['isl'].mean:.6g}, all but one token of a mean prompt"
-            raise _fail(loaded, "spec.traffic.prefix.hitRate", "out-of-range", message, hint)
+        if (t.prefix.shared or 0) > base["isl"].mean:  # of a trace; stated lengths were compared when the spec was read
+            message = f"prefix.shared {t.prefix.shared} is above the trace's mean prompt of {base['isl'].mean:.0f} tokens"
+            raise _fail(loaded, "spec.traffic.prefix.shared", "conflict", message, "every prompt holds the shared head")
         base |= {"prefix_hit": t.prefix.hit_rate or 0.0, "prefix_shared": t.prefix.shared or 0}
     try:
         return Workload(**base)
     except ValueError as error:
         raise _fail(loaded, "spec.traffic", "bad-traffic", str(error), "") from error
-
-
-def _reuse(trace: TraceRequests | None) -> Reuse | None:
-    """What caches find of a trace with hashes."""
-    return Reuse(trace) if trace is not None and trace.hashes is not None else None
 
 
 def _load(w: Workload) -> tuple[Any, float, float]:
