@@ -122,8 +122,9 @@ def test_the_plan_says_what_its_hits_rest_on(tmp_path: Path, capsys: pytest.Capt
         assert servegen(["plan", str(tmp_path / "chat.yaml"), "-o", form]) == 0
         assert "the same without a bound on the cache" in capsys.readouterr().out
     assert servegen(["plan", str(tmp_path / "chat.yaml"), "-o", "json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert "prefix_unbounded" in json.dumps(shown) or "prefixUnbounded" in json.dumps(shown)
+    shown = json.loads(capsys.readouterr().out)["prefixCache"]
+    assert (shown["source"], shown["caches"]) == ("trace", plan.traffic.prefix_caches)
+    assert 0 < shown["hitShare"] <= shown["spreadShare"] <= shown["unboundedShare"]
 
 
 def test_a_load_beyond_the_pool_is_still_explained(tmp_path: Path) -> None:
