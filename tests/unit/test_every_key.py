@@ -180,8 +180,8 @@ def test_the_name_names_every_object() -> None:
         compile_spec(loads(t, "asked.yaml")[0], until="render").bundle for t in (text, text.replace("name: asked", "name: other"))
     )
     assert one is not None and other is not None
-    assert "asked" in one.files["kubernetes/deployment-serve.yaml"]
-    assert "asked" not in other.files["kubernetes/deployment-serve.yaml"]
+    assert '"asked' in one.files["kubernetes/deployment-serve.yaml"]
+    assert '"asked' not in other.files["kubernetes/deployment-serve.yaml"]
 
 
 @pytest.mark.parametrize("preset", ["chat", "api", "batch", "long-context", "edge"])
