@@ -25,6 +25,9 @@ Mask = NDArray[np.bool_]
 BATCH_LIMITS = np.concatenate((np.arange(1, 513), np.arange(520, 1025, 8))).astype(np.float64)
 #: Prefill chunks, tokens: powers of two, as every page size divides them.
 CHUNKS = (512, 1024, 2048, 4096, 8192, 16384)
+#: Devices that one host's own links join at the most (an NVSwitch baseboard, a PCIe root): only a wider domain, such as NVL72,
+#: has switches between hosts.
+WIDEST_HOST = 8
 #: Standard deviations of KV occupancy that the pool must hold: 99 % of the time no running request is retracted.
 KV_SLACK = 2.326
 
@@ -80,7 +83,7 @@ def refusal(problem: Problem, engine: EngineOption, kind: Kind, option: WeightOp
         return "scale-up domain: TP reaches beyond it"
     if facts.legal_tp and tp not in facts.legal_tp:
         return "slice: no such slice"
-    spans = bool(facts.legal_tp) or facts.scaleup_domain > facts.host_devices  # TPU slices, NVL72
+    spans = bool(facts.legal_tp) or facts.scaleup_domain > WIDEST_HOST  # TPU slices, NVL72
     if tp > kind.plan.per_node and (engine.facts.renders or not spans):
         return "node: TP across nodes is not built yet"
     if tp > kind.plan.per_node and tp % kind.plan.per_node:
