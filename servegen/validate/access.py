@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from servegen.validate.containers import POD
 from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
 
@@ -30,11 +32,11 @@ def check_access(scene: Scene) -> None:
 
 def _bound(scene: Scene) -> set[str]:
     """The accounts that some binding gives a Role that watches pods."""
-    watching = {
-        m.name
-        for m in scene.of_kind("Role")
-        if any("pods" in sequence(r.get("resources")) and {str(v) for v in sequence(r.get("verbs"))} >= _WATCHING for r in _rules(m))
-    }
+
+    def watches(rule: Mapping[str, object]) -> bool:
+        return "pods" in sequence(rule.get("resources")) and {str(v) for v in sequence(rule.get("verbs"))} >= _WATCHING
+
+    watching = {m.name for m in scene.of_kind("Role") if any(watches(rule) for rule in _rules(m))}
     return {
         str(mapping(subject).get("name"))
         for m in scene.of_kind("RoleBinding")
@@ -43,8 +45,8 @@ def _bound(scene: Scene) -> set[str]:
     }
 
 
-def _rules(m: Manifest) -> list[dict[str, object]]:
-    return [dict(mapping(rule)) for rule in sequence(m.get("rules"))]
+def _rules(m: Manifest) -> list[Mapping[str, object]]:
+    return [mapping(rule) for rule in sequence(m.get("rules"))]
 
 
 def _check_role(scene: Scene, m: Manifest) -> None:

@@ -54,6 +54,9 @@ def _check_listening(scene: Scene, m: Manifest, launch: Launch) -> None:
     for probe, known in (("startupProbe", ready), ("livenessProbe", alive), ("readinessProbe", ready)):
         body = mapping(m.containers[0].get(probe))
         get = mapping(body.get("httpGet"))
+        if "exec" in body or "grpc" in body:
+            problem = "asks a command, not the process" if "exec" in body else "the process speaks HTTP, not gRPC"
+            scene.add("probe", m, f"{path}.{probe}", problem, "constraints.engines")
         if not get:
             continue
         if get.get("path") not in known:
@@ -141,7 +144,7 @@ def _check_ports(scene: Scene, m: Manifest, path: str, container: Any) -> None:
         if probe != "readinessProbe" and body.get("successThreshold", 1) != 1:
             scene.add("probe", m, f"{path}.{probe}.successThreshold", "must be 1", "constraints.engines")
         port = dig(body, "httpGet.port") or dig(body, "tcpSocket.port")
-        if not (is_port(port) or port in names):
+        if ("httpGet" in body or "tcpSocket" in body) and not (is_port(port) or port in names):
             scene.add("port", m, f"{path}.{probe}", f"{port!r} is no port of the container", "deploy.overrides.args")
         for field in ("periodSeconds", "timeoutSeconds", "failureThreshold"):
             if not isinstance(body.get(field), int) or body[field] < 1:

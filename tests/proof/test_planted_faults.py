@@ -25,6 +25,7 @@ from servegen.spec.load import loads
 from servegen.validate.check import findings
 from servegen.validate.scripts import check_values
 from tests.proof.faults import FAULTS, SPECS, Fault
+from tests.proof.further_faults import FURTHER
 from tests.proof.harness import ROOT, command, spec, tree, write_spec
 
 KINDS = {
@@ -36,8 +37,10 @@ KINDS = {
     "horizontalpodautoscaler": "HorizontalPodAutoscaler",
     "persistentvolumeclaim": "PersistentVolumeClaim",
     "networkpolicy": "NetworkPolicy",
+    "role": "Role",
     "rolebinding": "RoleBinding",
 }
+ALL = (*FAULTS, *FURTHER)
 
 
 @cache
@@ -71,7 +74,7 @@ def test_the_bundles_are_sound_before(name: str) -> None:
     assert findings(result.plan, result.bundle) == []
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
+@pytest.mark.parametrize("fault", ALL, ids=lambda fault: fault.what)
 def test_a_planted_fault_is_found_and_named(fault: Fault) -> None:
     found, result = planted(fault)
     hits = [d for d in found if d.code == f"bundle-{fault.code}" and d.severity == "error" and fault.says in d.message]
@@ -87,9 +90,9 @@ def test_a_planted_fault_is_found_and_named(fault: Fault) -> None:
 
 
 def test_there_are_enough_kinds(capsys: pytest.CaptureFixture[str]) -> None:
-    assert len({fault.what for fault in FAULTS}) == len(FAULTS) >= 40
+    assert len({fault.what for fault in ALL}) == len(ALL) >= 40
     with capsys.disabled():
-        print(f"\n{len(FAULTS)} planted faults, {len({f.code for f in FAULTS})} kinds of findings")
+        print(f"\n{len(ALL)} planted faults, {len({f.code for f in ALL})} kinds of findings")
 
 
 TEMPLATES = (
