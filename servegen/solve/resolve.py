@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 from servegen.catalog.accelerators import resolve_accelerator
@@ -125,8 +126,7 @@ def _lengths(spec: LengthSpec) -> Lengths:
 def _workload(loaded: LoadedSpec) -> Workload:
     t = loaded.spec.spec.traffic
     if t.trace is not None:
-        path = loaded.path(t.trace, "spec.traffic.trace")
-        workload = from_trace(path)
+        workload = _trace(loaded, t.trace)
         if t.prefix is None:
             return workload
         base: dict[str, Any] = {
@@ -162,6 +162,17 @@ def _workload(loaded: LoadedSpec) -> Workload:
         return Workload(**base)
     except ValueError as error:
         raise _fail(loaded, "spec.traffic", "bad-traffic", str(error), "") from error
+
+
+def _trace(loaded: LoadedSpec, named: str) -> Workload:
+    """The workload of a trace. What is wrong in it stands at its own line; the hint leads back to the key that names it."""
+    key = "spec.traffic.trace"
+    path = loaded.path(named, key)
+    try:
+        return from_trace(path)
+    except UserError as error:
+        found = [replace(d, hint=f"{key} names this file" + (f"; {d.hint}" if d.hint else "")) for d in error.diagnostics]
+        raise UserError(found) from error
 
 
 def _load(w: Workload) -> tuple[Any, float, float]:
