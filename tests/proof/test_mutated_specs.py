@@ -52,9 +52,9 @@ def judge(seed: int, folder: Path) -> str:
     if built.code == 1:
         check_errors(built, seed)
     if built.code == 3 and b"---" not in data:
-        entry = json.loads(built.out)
-        found = entry[0] if isinstance(entry, list) else entry
-        assert found["feasible"] is False and found["binding"], f"seed {seed}: {built}"
+        (found,) = json.loads(built.out)["diagnostics"]
+        assert found["code"] == "infeasible", f"seed {seed}: {built}"
+        assert "binding bound: " in found["message"] and "best attainable: " in found["message"], f"seed {seed}: {built}"
     shutil.rmtree(out, ignore_errors=True)
     return {0: "built", 1: "refused at build", 3: "infeasible"}[built.code]
 
