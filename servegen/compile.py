@@ -23,7 +23,7 @@ from servegen.errors import (
     UserError,
     Where,
 )
-from servegen.plan import Plan, dumps, loads
+from servegen.plan import Plan, dumps, loads, read
 
 if TYPE_CHECKING:
     from servegen.bundle import Bundle
@@ -185,8 +185,8 @@ def read_locked(out: Path, name: str) -> Plan:
 
     text = read_plan_lock(out, name)
     try:
-        return loads(text)
-    except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
+        return read(text)
+    except ValueError as error:
         where = Where(str(out / name / PLAN_LOCK))
         message = f"this is no plan that servegen can read: {error}"
         raise EmitError(Diagnostic("bad-lock", message, where, "build once without --locked")) from error
@@ -195,6 +195,8 @@ def read_locked(out: Path, name: str) -> Plan:
 def _refuse_stale(loaded: LoadedSpec, locked: Plan, inputs: Mapping[str, str]) -> None:
     """Raise StaleError unless the lock was made from these very inputs."""
     differing = sorted(name for name in {*locked.inputs, *inputs} if locked.inputs.get(name) != inputs.get(name))
+    if locked.choice.engine not in loaded.spec.spec.constraints.engines or locked.name != loaded.name:
+        differing.append("the spec (another name or engine)")
     if differing:
         message = f"{locked.name}: the locked plan was made from other inputs: {', '.join(differing)}"
         hint = "build without --locked to solve again"

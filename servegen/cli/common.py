@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from servegen.spec.load import LoadedSpec
 
 STDIN = "-"
-_IS_SPEC = re.compile(r"""^["']?apiVersion["']?:\s*["']?servegen\b""", re.MULTILINE)
+#: Block style, and flow style or JSON, which indents its keys or has them all on one line.
+_IS_SPEC = re.compile(r"""(?:^["']?|^\s*\{[^}]*?["']?)apiVersion["']?\s*:\s*["']?servegen\b""", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,14 @@ def read_specs(paths: Sequence[str]) -> list[Source]:
     return sources
 
 
+def _head(file: str) -> str:
+    """As much of a file as a spec may have."""
+    from servegen.spec.load import MAX_BYTES
+
+    with open(file, "rb") as stream:
+        return stream.read(MAX_BYTES).decode("utf-8", "replace")
+
+
 def _files(path: str) -> list[str]:
     if not os.path.exists(path):
         raise SpecError(Diagnostic("no-file", "there is no such file or folder", Where(path)))
@@ -79,7 +88,7 @@ def _files(path: str) -> list[str]:
         file = os.path.join(path, name)
         if name.startswith(".") or not name.endswith((".yaml", ".yml")) or not os.path.isfile(file):
             continue
-        if not os.access(file, os.R_OK) or _IS_SPEC.search(Path(file).read_bytes().decode("utf-8", "replace")):
+        if not os.access(file, os.R_OK) or _IS_SPEC.search(_head(file)):
             found.append(file)  # reading it says what is wrong with one that cannot be read
         else:
             say(f"note: {file} has no apiVersion of servegen and is passed over")

@@ -98,7 +98,7 @@ def _subject(path: str) -> Subject:
 def _locked(path: str) -> Any:
     from pathlib import Path
 
-    from servegen.plan import loads
+    from servegen.plan import read
 
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -106,8 +106,8 @@ def _locked(path: str) -> Any:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise SpecError(Diagnostic("unreadable", f"cannot read it: {reason}", Where(path))) from error
     try:
-        return loads(text)
-    except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
+        return read(text)
+    except ValueError as error:
         message = f"this is no plan that servegen can read: {error}"
         raise UserError(Diagnostic("bad-lock", message, Where(path), "servegen build writes plan.lock.json")) from error
 
