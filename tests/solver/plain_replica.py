@@ -227,10 +227,10 @@ class Replica:
         return wait if self.load.waits_freely else min(wait, slots * service)
 
     def decode(self, n: float) -> float:
-        return self.step.decode(n, self.load.held)
+        return self.step.decode(max(n, 1.0), self.load.held)  # who waits for a token is in the batch
 
     def spread(self, n: float) -> float:
-        return self.decode(n + math.sqrt(n)) - self.decode(n)
+        return self.decode(max(n, 1.0) + math.sqrt(n)) - self.decode(n)
 
     def together(self, rate: float, step_s: float, most: float) -> float:
         arrivals = rate * step_s
@@ -279,8 +279,9 @@ class Replica:
 
         def longer_step(tokens: float, prompts: float, attention: float) -> float:
             s = self.step
-            base = s.fixed + (s.each + s.read * t.held) * n
-            return base + s.each * prompts + s.gemm(n + tokens) + s.wire * (n + tokens) + attention
+            batch = max(n, 1.0)
+            base = s.fixed + (s.each + s.read * t.held) * batch
+            return base + s.each * prompts + s.gemm(batch + tokens) + s.wire * (batch + tokens) + attention
 
         rate, n = 0.0, asked
         for _ in range(4):
