@@ -129,7 +129,7 @@ SETTINGS = {"suppress_health_check": [HealthCheck.too_slow]}
 
 
 def test_the_search_finds_the_optimum_wherever_the_language_leads() -> None:
-    agree(questions(), 60)
+    agree(questions(), 40)
 
 
 def test_the_static_engine_too() -> None:
