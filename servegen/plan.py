@@ -12,7 +12,7 @@ import math
 import numbers
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -320,7 +320,43 @@ def loads(text: str) -> Plan:
 
 def parsed(kind: type[T], text: str) -> T:
     """The inverse of :func:`dumps` for any frozen dataclass of plain fields. Raises as :func:`loads`."""
-    return _build(kind, json.loads(text))
+    try:
+        value = json.loads(text, parse_constant=_no_number)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError("it holds no object")
+    return _build(kind, value)
+
+
+def read(text: str) -> Plan:
+    """The plan in a file that anybody may have edited: as :func:`loads`, and ValueError where it contradicts itself."""
+    plan = read_as(loads, text)
+    roles = plan.choice.roles
+    wanted = ("prefill", "decode") if plan.choice.topology == "disaggregated" else ("serve",)
+    if tuple(r.role for r in roles) != wanted:
+        raise ValueError(f"{plan.choice.topology} serving has the roles {', '.join(wanted)}")
+    for r in roles:
+        if not 0 <= r.pool < len(plan.pool) or plan.pool[r.pool].accelerator != r.accelerator:
+            raise ValueError(f"the {r.role} role stands on no entry of the pool")
+        counts = (r.tp, r.pp, r.dp, r.ep, r.replicas, r.max_running_requests, r.chunked_prefill_size, r.context_length)
+        if min(counts) < 1 or r.spares < 0 or r.devices != r.tp * r.pp:
+            raise ValueError(f"the counts of the {r.role} role are none: at least 1 each, and devices = tp x pp")
+    if plan.choice.devices != sum(r.total_devices for r in roles):
+        raise ValueError("devices is not the sum of the roles'")
+    return plan
+
+
+def read_as(reader: Callable[[str], T], text: str) -> T:
+    """What ``reader`` makes of a file that anybody may have edited. ValueError for all that it may raise."""
+    try:
+        return reader(text)
+    except (KeyError, TypeError, AttributeError, StopIteration) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number")
 
 
 def _build(kind: type[T], value: Any) -> T:
@@ -336,7 +372,13 @@ def _build(kind: type[T], value: Any) -> T:
 def _convert(hint: Any, value: Any) -> Any:
     origin = typing.get_origin(hint)
     if hint is float:
-        return math.nan if value is None else float(value)
+        if value is None:
+            return math.nan
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise ValueError(f"{value!r} is no number")
+        return float(value)
+    if hint in (int, str, bool) and type(value) is not hint:
+        raise ValueError(f"{value!r} is no {hint.__name__}")
     if dataclasses.is_dataclass(hint):
         return _build(typing.cast(type[Any], hint), value)
     if origin in (typing.Union, types.UnionType):

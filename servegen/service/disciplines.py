@@ -87,14 +87,19 @@ def _queue_s(service_s: Array, busy: Array, d: Demand, service_cv2: Array, slots
     return wait if d.open_loop else np.minimum(wait, slots * service_s)
 
 
+def _decode_s(s: Server, level: Array) -> Array:
+    """Seconds of a decode step. Whoever waits for its token is in the batch: below a mean of one sequence it is of one."""
+    return s.terms.decode_s(np.maximum(level, 1.0), s.kv_s)
+
+
 def _spread(s: Server, level: Array, step_s: Array) -> Array:
     """Standard deviation of a decode step when the number of sequences varies like a Poisson count."""
-    return s.terms.decode_s(level + np.sqrt(level), s.kv_s) - step_s
+    return s.terms.decode_s(np.maximum(level, 1.0) + np.sqrt(level), s.kv_s) - step_s
 
 
 def prefill_first(s: Server, d: Demand, level: Array) -> Point:
     """Waiting prompts are prefilled at once and the decodes stall meanwhile (SGLang without mixed chunks)."""
-    step = s.terms.decode_s(level, s.kv_s)
+    step = _decode_s(s, level)
     most = _most_together(s, d)
     service = s.prefill_mean_s
     gain = np.ones_like(service)
@@ -137,19 +142,20 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
     def mixed_step(tokens: Array, prompts: Array, attention: Array) -> Array:
         """Seconds of a step that adds ``tokens`` prefill tokens; trailing axes broadcast."""
         tail = (slice(None),) + (None,) * (tokens.ndim - 1)
-        base = (s.terms.launch_s + s.terms.latency_s + (s.terms.sequence_s + s.kv_s) * running)[tail]
-        batch = running[tail] + tokens
+        decoding = np.maximum(running, 1.0)
+        base = (s.terms.launch_s + s.terms.latency_s + (s.terms.sequence_s + s.kv_s) * decoding)[tail]
+        batch = decoding[tail] + tokens
         return base + s.terms.sequence_s[tail] * prompts + s.terms.gemm_s(batch) + s.terms.token_wire_s[tail] * batch + attention
 
     rate, running = np.zeros_like(level), level
     for _ in range(ROUNDS):
-        step = s.terms.decode_s(running, s.kv_s)
+        step = _decode_s(s, running)
         room = np.maximum(s.chunk - running, 1.0)
         prompts = _prompts_per_step(rate, step, np.maximum(room / d.uncached_mean, 1.0))
         steps = np.maximum(d.uncached_mean / room, 1.0 / prompts)
         # Once every step carries a chunk, prompts set the pace: no more sequences can be decoding than they feed.
         running = np.minimum(level, d.gaps / steps)
-        step = s.terms.decode_s(running, s.kv_s)
+        step = _decode_s(s, running)
         longer = mixed_step(d.uncached_mean / steps, 1.0 / steps, s.attention_mean_s / steps)
         rate = 1.0 / (steps * (longer - step) + d.gaps * step / np.maximum(running, 1e-12))
     share = np.minimum(steps * running / d.gaps, 1.0)
@@ -179,7 +185,7 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
 
 def static(s: Server, d: Demand, level: Array) -> Point:
     """A batch is formed, prefilled and decoded until its longest member ends; who comes later waits for the next one."""
-    step = s.terms.decode_s(level, s.kv_s)
+    step = _decode_s(s, level)
     size = np.maximum(level, 1.0)
     longest = np.interp(np.log(size), np.log(BATCH_GRID), d.longest_of_batch)
     prefill = s.terms.chunk_s(size * d.uncached_mean) + size * (s.terms.sequence_s + s.attention_mean_s)
@@ -236,7 +242,7 @@ def prefill_only(s: Server, d: Demand, level: Array) -> Point:
 
 def decode_only(s: Server, d: Demand, level: Array) -> Point:
     """A server that takes over prefilled requests: no prefill ever lengthens a step."""
-    step = s.terms.decode_s(level, s.kv_s)
+    step = _decode_s(s, level)
     zeros = np.zeros_like(level)
     return Point(
         level=level,

@@ -220,7 +220,7 @@ def _floor(problem: Problem, chosen: Candidate, roles: Sequence[Role]) -> Mappin
             )
             out["prefill_time_s"] = float(prefill[0, 0])
         if role.role != "prefill":
-            out["step_time_s"] = float(ideal.decode_s(np.array([role.running_requests]), ideal.kv_s(d.held_mean))[0])
+            out["step_time_s"] = float(ideal.decode_s(np.array([max(role.running_requests, 1.0)]), ideal.kv_s(d.held_mean))[0])
     return out
 
 
