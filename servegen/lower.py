@@ -15,6 +15,7 @@ from servegen.catalog.accelerators import arithmetic
 from servegen.catalog.engines import gemm_of
 from servegen.catalog.facts import BYTES_PER_KV, AcceleratorFacts, EngineFacts, LayerGroup, ModelFacts
 from servegen.roofline import attention, collectives, compute
+from servegen.roofline.speculation import DraftMemory
 from servegen.roofline.step import Array, StepTerms, stack
 
 Physics = Literal["ideal", "calibrated"]
@@ -26,12 +27,13 @@ LINEAR_KINDS = frozenset({"attention", "mlp", "expert", "shared_expert", "router
 
 @dataclass(frozen=True)
 class Config:
-    """What one row of columns stands for."""
+    """What one row of columns stands for. ``drafted`` tokens are guessed ahead of each step (``solve/drafting.py``)."""
 
     accelerator: AcceleratorFacts
     weights: str
     kv: str
     tp: int
+    drafted: int = 0
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class MemoryTerms:
     kv_bytes: Array
     state_bytes: Array
     window: Array
+    draft: DraftMemory | None = None
 
     def sequence_bytes(self, context: Array | float) -> Array:
         """Bytes of one sequence of ``context`` tokens on one device."""

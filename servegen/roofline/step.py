@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servegen.roofline.attention import causal_pairs, visible_tokens
+from servegen.roofline.compute import gemm_s
+from servegen.roofline.speculation import Rounds
 
 Array = NDArray[np.float64]
 C = TypeVar("C")
@@ -28,7 +30,8 @@ class StepTerms:
     """Coefficients of the step, shape (rows,) or, with a group axis, (rows, groups); ``window`` is (groups,).
 
     ``token_read_s`` is the time to read one cached token (per sequence), ``state_s`` the time for a sequence's fixed state,
-    ``pair_s`` the time per unit of :func:`servegen.roofline.attention.causal_pairs`.
+    ``pair_s`` the time per unit of :func:`servegen.roofline.attention.causal_pairs`. With ``rounds`` a decode step is a round of
+    speculative decoding, and a prompt is prefilled by the draft as well.
     """
 
     launch_s: Array
@@ -43,34 +46,39 @@ class StepTerms:
     state_s: Array
     pair_s: Array
     window: Array
+    rounds: Rounds | None = None
 
     def kv_s(self, context: Array | float) -> Array:
         """Seconds that one sequence of ``context`` tokens adds to a decode step, shape (rows,)."""
+        if self.rounds is not None:
+            return self.rounds.kv_s(context)
         return np.asarray(np.sum(self.token_read_s * visible_tokens(context, self.window), axis=-1) + self.state_s)
 
     def attention_s(self, total: Array, cached: Array) -> Array:
         """Seconds of causal attention of whole prompts; ``total``, ``cached`` shape (k,); result (rows, k)."""
-        return np.asarray(self.pair_s @ causal_pairs(total, cached, self.window).T)
+        of = self if self.rounds is None else self.rounds
+        return np.asarray(of.pair_s @ causal_pairs(total, cached, of.window).T)
 
     def gemm_s(self, tokens: Array) -> Array:
         """max(streaming, multiplying) of ``tokens`` tokens, shape (rows,) or (rows, k)."""
-        weight, expert, idle, flop = self.weight_s, self.expert_s, self.expert_idle, self.token_flop_s
-        if tokens.ndim > 1:
-            weight, expert, idle, flop = weight[:, None], expert[:, None], idle[:, None], flop[:, None]
-        if not expert.any():  # a dense model has no experts to wake; the power below is the costliest operation here
-            return np.maximum(weight, flop * tokens)
-        return np.maximum(weight + expert * (1.0 - idle**tokens), flop * tokens)
+        return gemm_s(self.weight_s, self.expert_s, self.expert_idle, self.token_flop_s, tokens)
 
     def decode_s(self, sequences: Array, kv_s: Array) -> Array:
         """Seconds of a pure decode step of ``sequences`` sequences, each reading its KV in ``kv_s``. Shape (rows,)."""
-        return self.launch_s + self.latency_s + (self.sequence_s + kv_s + self.token_wire_s) * sequences + self.gemm_s(sequences)
+        fixed = self.launch_s + self.latency_s
+        if self.rounds is None:
+            return fixed + (self.sequence_s + kv_s + self.token_wire_s) * sequences + self.gemm_s(sequences)
+        tokens = self.rounds.verified(sequences)
+        verify = (self.sequence_s + kv_s) * sequences + self.token_wire_s * tokens + self.gemm_s(tokens)
+        return fixed + verify + self.rounds.draft_s(sequences)
 
     def chunk_s(self, tokens: Array) -> Array:
         """Seconds of a prefill-only step of ``tokens`` tokens, without attention and per-prompt cost."""
         fixed, wire = self.launch_s + self.latency_s, self.token_wire_s
         if tokens.ndim > 1:
             fixed, wire = fixed[:, None], wire[:, None]
-        return fixed + self.gemm_s(tokens) + wire * tokens
+        time = fixed + self.gemm_s(tokens) + wire * tokens
+        return time if self.rounds is None else time + self.rounds.chunk_s(tokens)
 
     def prefill_s(self, uncached: Array, total: Array, chunk: Array) -> Array:
         """Seconds to prefill one prompt alone, in chunks (F8b, F33).
@@ -85,16 +93,18 @@ class StepTerms:
 
     def decode_breakdown_s(self, sequences: Array, kv_s: Array) -> Mapping[str, Array]:
         """The decode step by what it is spent on; the parts sum to :meth:`decode_s`."""
-        stream = self.weight_s + self.expert_s * (1.0 - self.expert_idle**sequences)
-        multiply = self.token_flop_s * sequences
-        return {
+        tokens = sequences if self.rounds is None else self.rounds.verified(sequences)
+        stream = self.weight_s + self.expert_s * (1.0 - self.expert_idle**tokens)
+        multiply = self.token_flop_s * tokens
+        parts = {
             "weights": np.where(stream >= multiply, stream, 0.0),
             "compute": np.where(stream >= multiply, 0.0, multiply),
             "kv": kv_s * sequences,
             "attention": np.zeros_like(stream),
-            "collectives": self.latency_s + self.token_wire_s * sequences,
+            "collectives": self.latency_s + self.token_wire_s * tokens,
             "overhead": self.launch_s + self.sequence_s * sequences,
         }
+        return parts if self.rounds is None else {**parts, "draft": self.rounds.draft_s(sequences)}
 
     def prefill_breakdown_s(self, uncached: float, total: float, chunk: Array) -> Mapping[str, Array]:
         """The prefill of one prompt by what it is spent on; the parts sum to :meth:`prefill_s`."""
@@ -110,6 +120,9 @@ class StepTerms:
                 parts["weights" if stream >= multiply else "compute"][row] += max(stream, multiply)
                 parts["collectives"][row] += self.latency_s[row] + self.token_wire_s[row] * now
                 parts["overhead"][row] += self.launch_s[row]
+                if self.rounds is not None:
+                    drafted = parts.setdefault("draft", np.zeros_like(self.weight_s))
+                    drafted[row] += self.rounds.chunk_s(np.full_like(self.weight_s, now))[row]
         parts["overhead"] += self.sequence_s
         parts["attention"] += self.attention_s(np.array([total]), np.array([total - uncached]))[:, 0]
         return parts
@@ -117,7 +130,7 @@ class StepTerms:
 
 def stack(rows: Sequence[Mapping[str, Any]], window: Array) -> StepTerms:
     """Columns from one mapping of scalars (or group vectors) per row."""
-    names = [f.name for f in dataclasses.fields(StepTerms) if f.name != "window"]
+    names = [f.name for f in dataclasses.fields(StepTerms) if f.name not in ("window", "rounds")]
     return StepTerms(
         **{n: np.array([r[n] for r in rows], dtype=np.float64) for n in names},
         window=np.asarray(window, dtype=np.float64),

@@ -51,12 +51,14 @@ def itl_exceeds(p: Point, t: Array) -> Array:
     """Chance that a gap between two output tokens is longer than ``t``, over all gaps of all requests.
 
     A percentile jumps from a step to a stall where the share of stalled gaps passes it, so that share is taken with
-    :data:`STALL_GUARD`: a plan must not rest on the last tenth of a percent.
+    :data:`STALL_GUARD`: a plan must not rest on the last tenth of a percent. Tokens of a burst follow the first one at once, so
+    that only one gap of each burst can be longer than anything.
     """
     share = np.minimum(STALL_GUARD * p.stall_share, 1.0)
     plain = _normal_tail((t - p.gap_s) / np.maximum(p.gap_sd_s, 1e-9))
     stalled = 1.0 - _below(p.stall_edges_s, p.stall_weights, t - p.gap_s)
-    return np.asarray((1.0 - share) * plain + share * np.maximum(stalled, plain))
+    over = np.asarray((1.0 - share) * plain + share * np.maximum(stalled, plain))
+    return over if p.burst is None else over / p.burst.tokens
 
 
 def itl_mean(p: Point) -> Array:
@@ -65,10 +67,20 @@ def itl_mean(p: Point) -> Array:
 
 
 def tpot_exceeds(p: Point, t: Array, d: Demand) -> Array:
-    """Chance that the mean gap of a request is longer than ``t``: the mean of its gaps, nearly normal."""
+    """Chance that the mean gap of a request is longer than ``t``: the mean of its gaps, nearly normal.
+
+    With bursts the number of rounds that an answer takes varies as well (renewal theory).
+    """
     middle = (p.stall_edges_s[:, 1:] + p.stall_edges_s[:, :-1]) / 2.0
     variance = p.gap_sd_s**2 + p.stall_share * np.sum(p.stall_weights * middle**2, axis=1)
+    if p.burst is not None:
+        variance = (variance + p.burst.variance * p.gap_mean_s**2) / p.burst.tokens
     return np.asarray(_normal_tail((t - p.gap_mean_s) / np.maximum(np.sqrt(variance / max(d.gaps, 1.0)), 1e-9)))
+
+
+def pace_exceeds(p: Point, t: Array, d: Demand) -> Array:
+    """Chance that tokens come slower than one in ``t``: over all gaps, or over requests where tokens come in bursts."""
+    return itl_exceeds(p, t) if p.burst is None else tpot_exceeds(p, t, d)
 
 
 def e2e_exceeds(p: Point, t: Array, d: Demand) -> Array:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from servegen.catalog.facts import MemoryRule, ModelFacts
 from servegen.roofline import memory as mem
+from servegen.roofline.speculation import DraftMemory
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -35,16 +36,21 @@ def budget(
     tp: Array,
     limits: Array,
     handoff: bool = False,
+    draft: DraftMemory | None = None,
 ) -> Budget:
     """Memory of rows (``usable`` to ``tp``, shape (rows,)) at ``limits`` (limits,) sequences (F19, F19b).
 
     The reserve is the engine's own rule, or the working activations where those are more.
-    ``handoff`` adds the staging buffers of a prefill or decode server.
+    ``handoff`` adds the staging buffers of a prefill or decode server. A ``draft`` and its KV lie beside what the fraction counts,
+    but KV is KV: the pool that is returned holds both models'.
     """
     usable, weights, chunk, tp = (column[:, None] for column in (usable, weights, chunk, tp))
     widest = max(max(g.intermediate, g.moe_intermediate * max(g.experts_per_token, 1)) for g in model.layers)
-    working = mem.activation_bytes(chunk, model.hidden_size, widest, tp) + mem.logits_bytes(limits, model.vocab_size, tp)
+    rows = limits if draft is None else limits * draft.queries[:, None]
+    working = mem.activation_bytes(chunk, model.hidden_size, widest, tp) + mem.logits_bytes(rows, model.vocab_size, tp)
     graphs = rule.per_graph_sequence_bytes * limits[None, :]
+    if draft is not None:  # the draft's steps are captured as well
+        graphs = graphs * np.where(draft.queries > 1.0, 2.0, 1.0)[:, None]
     by_rule = (
         rule.context_bytes
         + rule.usable_share * usable
@@ -58,7 +64,15 @@ def budget(
     # The engine applies its fraction to what is free once the process and its communicator are up; what a process takes
     # at the least must stay free whatever the rule says.
     setup = np.where(tp > 1, rule.setup_parallel_bytes, rule.setup_bytes)
-    fits_process = (usable - mem.runtime_bytes(weights)) / (usable - setup)
-    fraction = mem.static_fraction(np.minimum((usable - reserve) / usable, fits_process))
-    pool = mem.pool_bytes(usable - setup, fraction, weights)
+    beside = 0.0 if draft is None else draft.weight_bytes[:, None]
+    fits_process = (usable - mem.runtime_bytes(weights + beside)) / (usable - setup)
+    share = np.minimum((usable - reserve) / usable, fits_process)
+    if draft is None:
+        fraction = mem.static_fraction(share)
+        pool = mem.pool_bytes(usable - setup, fraction, weights)
+    else:
+        drafts = draft.kv_share[:, None]
+        free = np.maximum(mem.pool_bytes(usable - setup, share, weights + beside), 0.0)
+        fraction = mem.static_fraction(share - (beside + free * drafts) / (usable - setup))
+        pool = mem.pool_bytes(usable - setup, fraction, weights) / (1.0 - drafts)
     return Budget(fraction, pool, pool > 0)

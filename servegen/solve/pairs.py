@@ -54,7 +54,7 @@ def disaggregated(problem: Problem, engine: EngineOption, kinds: tuple[Kind, Kin
 
 
 def _configurations(problem: Problem, start: Servers, gaps: Servers) -> list[Pair]:
-    """Pairs of a prefill and a decode configuration of equal precision."""
+    """Pairs of a prefill and a decode configuration of equal precision that draft alike."""
     assert start.block is not None and gaps.block is not None  # both reached stage 3
     out = []
     pre, dec = start.block.rows, gaps.block.rows
@@ -62,7 +62,8 @@ def _configurations(problem: Problem, start: Servers, gaps: Servers) -> list[Pai
         for j, second in enumerate(dec.lowered.configs):
             p = np.flatnonzero((pre.config[start.row] == i) & (start.peer == second.tp)).astype(np.int64)
             q = np.flatnonzero(dec.config[gaps.row] == j).astype(np.int64)
-            if (first.weights, first.kv) == (second.weights, second.kv) and len(p) and len(q):
+            same = (first.weights, first.kv, first.drafted) == (second.weights, second.kv, second.drafted)
+            if same and len(p) and len(q):
                 kinds = start.block.kind, gaps.block.kind
                 front = frontier(kinds, first.tp, second.tp, problem.spares, problem.max_accelerators)
                 out.append(Pair(problem, start.block, gaps.block, start, gaps, p, q, front))
@@ -194,7 +195,7 @@ class Pair:
         rows = take(means_only(self.pre.server), self.start.row[self.p])
         idle = latency.ttft_mean(DISCIPLINES["prefill"](rows, d, np.full(len(self.p), size.IDLE)))
         dec = take(means_only(self.dec.server), self.gaps.row[self.q[:1]])
-        return idle, dec.terms.decode_s(np.ones(1), dec.kv_s)
+        return idle, DISCIPLINES["decode"](dec, d, np.ones(1)).gap_mean_s
 
     def _whole(self) -> Slo:
         """The bounds that neither role answers for alone."""
@@ -220,8 +221,8 @@ class Pair:
 
     def _p95(self, point: Point) -> tuple[Array, Array]:
         n = len(point.level)
-        itl = latency.quantile(lambda t: latency.itl_exceeds(point, t), 0.95, n)
-        return itl, latency.quantile(lambda t: latency.ttft_exceeds(point, t), 0.95, n)
+        pace = latency.quantile(lambda t: latency.pace_exceeds(point, t, self.problem.demand), 0.95, n)
+        return pace, latency.quantile(lambda t: latency.ttft_exceeds(point, t), 0.95, n)
 
     def _candidate(self, x: Array, y: Array, enough: Mask, extra: tuple[Array, ...]) -> Candidate:
         """The best of the candidates that are ``enough``."""

@@ -10,6 +10,7 @@ from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
 from servegen.plan import DeployPlan, PoolPlan
 from servegen.service.demand import Demand
 from servegen.service.size import LoadKind, Slo
+from servegen.solve.drafting import Speculation
 from servegen.workload import Workload
 
 Objective = Literal["cost", "throughput", "latency", "energy"]
@@ -85,6 +86,7 @@ class Problem:
     shown: Mapping[str, Any]
     inputs: Mapping[str, str]
     notes: tuple[str, ...] = ()
+    speculation: Speculation | None = None
 
     @property
     def saturate(self) -> bool:

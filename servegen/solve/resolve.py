@@ -17,6 +17,7 @@ from servegen.plan import PoolPlan, dumps
 from servegen.service.demand import demand
 from servegen.service.size import Bound, Slo
 from servegen.solve.deploy import base_deploy, versioned
+from servegen.solve.draft import speculation
 from servegen.solve.problem import EngineOption, Kind, Problem, WeightOption
 from servegen.spec.load import LoadedSpec
 from servegen.spec.traffic import LengthSpec
@@ -43,7 +44,9 @@ def resolve(loaded: LoadedSpec) -> Problem:
     kind, load, think = _load(workload)
     bounds = _bounds(loaded)
     joint = _jointly(bounds) if body.slo.attainment is not None else ()
+    drafting = speculation(loaded, model)
     facts = {"model": model, "accelerators": [k.facts for k in kinds], "engines": [e.facts for e in engines]}
+    facts |= {"speculation": drafting} if drafting else {}
     return Problem(
         name=loaded.name,
         model=model,
@@ -71,6 +74,8 @@ def resolve(loaded: LoadedSpec) -> Problem:
         allowed_kv=tuple(body.constraints.kv_cache),
         shown=loaded.shown,
         inputs=_inputs(loaded, facts),
+        notes=(f"speculation: {drafting.assumed}",) if drafting and drafting.assumed else (),
+        speculation=drafting,
     )
 
 
@@ -361,6 +366,7 @@ def _inputs(loaded: LoadedSpec, facts: dict[str, Any]) -> dict[str, str]:
     }
     named = {
         "model.config": body.model.config,
+        "model.speculative.draftConfig": body.model.speculative.draft_config if body.model.speculative else None,
         "traffic.trace": body.traffic.trace,
         "deploy.calibration": body.deploy.calibration,
     }

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from servegen.catalog.accelerators import arithmetic
 from servegen.catalog.facts import ModelFacts
-from servegen.lower import Config, Lowered, MemoryTerms, lower
+from servegen.lower import Config, Lowered, MemoryTerms
 from servegen.roofline.step import StepTerms, take
+from servegen.solve import drafting
 from servegen.solve.budget import Budget, budget
 from servegen.solve.problem import EngineOption, Kind, Problem, WeightOption
 
@@ -127,11 +128,12 @@ def build(problem: Problem, engine: EngineOption, kind: Kind, chunks: Sequence[i
                 if why:
                     rejected[why] += weight
                 else:
-                    configs.append(Config(kind.facts, option.precision, kv, tp))
-                    options.append(option)
+                    for drafted in draftable(problem, engine, kind, tp, weight, rejected):
+                        configs.append(Config(kind.facts, option.precision, kv, tp, drafted))
+                        options.append(option)
     if not configs:
         return None
-    lowered = lower(problem.model, engine.facts, configs)
+    lowered = drafting.lower_drafting(problem.model, engine.facts, configs, problem.speculation)
     config = np.repeat(np.arange(len(configs)), len(chunks))
     return Rows(
         lowered=lowered,
@@ -144,6 +146,25 @@ def build(problem: Problem, engine: EngineOption, kind: Kind, chunks: Sequence[i
     )
 
 
+def draftable(
+    problem: Problem, engine: EngineOption, kind: Kind, tp: int, weight: int, rejected: Counter[str]
+) -> list[int]:
+    """Numbers of drafted tokens that a configuration may have; refusals are counted with ``weight`` each."""
+    asked = problem.speculation
+    out = []
+    for drafted in drafting.depths(asked):
+        why = drafting.refusal(asked, engine.facts, kind.facts, drafted)
+        if not why and drafted and asked is not None and asked.draft is not None:
+            own = asked.draft.native_precision
+            found = cut(asked.draft, WeightOption(own, asked.load, "", own), tp)
+            why = f"draft: {found}" if found else ""
+        if why:
+            rejected[why] += weight
+        else:
+            out.append(drafted)
+    return out
+
+
 def chunks_for(problem: Problem) -> tuple[int, ...]:
     """Chunks that are tried: those that some prompt fills, and the first that holds the longest one."""
     longest = problem.demand.uncached_edges[-1]
@@ -153,7 +174,8 @@ def chunks_for(problem: Problem) -> tuple[int, ...]:
 def budget_of(problem: Problem, engine: EngineOption, rows: Rows, limits: Array, handoff: bool = False) -> Budget:
     """Memory of every (row, limit)."""
     m = rows.memory
-    return budget(engine.facts.memory, problem.model, m.usable_bytes, m.weight_bytes, rows.chunk, rows.tp, limits, handoff)
+    sizes = m.usable_bytes, m.weight_bytes, rows.chunk, rows.tp, limits
+    return budget(engine.facts.memory, problem.model, *sizes, handoff, m.draft)
 
 
 def occupancy(problem: Problem, rows: Rows) -> tuple[Array, Array, Array]:

@@ -33,7 +33,6 @@ class Unbuilt:
 
 NOT_YET: tuple[Unbuilt, ...] = (
     Unbuilt("kind", "fleets cannot be solved yet", ("Fleet",), "give each spec a pool of its own"),
-    Unbuilt("spec.model.speculative", "speculative decoding is not predicted yet"),
     Unbuilt("spec.constraints.pp", "pipeline parallelism is not predicted yet", built=([1],)),
     Unbuilt("spec.constraints.ep", "expert parallelism is not predicted yet", built=([1],)),
     Unbuilt("spec.constraints.dp", "attention data parallelism is not predicted yet", built=([1],)),
