@@ -44,6 +44,7 @@ class MemoryPlan:
     runtime_bytes: float
     kv_bytes_per_token: float
     kv_tokens: int
+    draft_bytes: float = 0.0  # the model that drafts, and its graphs
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,21 @@ class Role:
 
 
 @dataclass(frozen=True)
+class SpeculativePlan:
+    """Speculative decoding as the spec allows it and as the plan uses it: ``drafted`` tokens ahead of every step, 0 = not at all.
+
+    ``draft`` is what the engine is told to load for it, "" where nothing or the target's own checkpoint drafts;
+    ``tokens_per_step`` what a decode step yields of each sequence.
+    """
+
+    method: str
+    draft: str
+    acceptance: float
+    drafted: int
+    tokens_per_step: float
+
+
+@dataclass(frozen=True)
 class Choice:
     engine: str
     engine_version: str
@@ -134,6 +150,7 @@ class Prediction:
     band: Mapping[str, Band]
     floor: Mapping[str, float]  # ideal roofline: prefill_time_s, step_time_s
     extrapolated: tuple[str, ...]  # constants without a fit of their own, by the rule that gave them
+    tpot: Quantiles | None = None  # where tokens come in bursts, whose single gaps say little
     bounds: Mapping[str, float] = field(default_factory=dict)  # what each bound of the SLO is predicted to come to
 
 
@@ -279,6 +296,7 @@ class Plan:
     inputs: Mapping[str, str]  # name of an input -> sha256 of its content
     facts: Mapping[str, Any]  # the constants that the prediction used, with their sources
     notes: tuple[str, ...] = field(default=())
+    speculative: SpeculativePlan | None = None
 
     def role(self, name: str) -> Role:
         """The role of that name; KeyError if the plan has none."""

@@ -131,8 +131,9 @@ class StepTerms:
 def stack(rows: Sequence[Mapping[str, Any]], window: Array) -> StepTerms:
     """Columns from one mapping of scalars (or group vectors) per row."""
     names = [f.name for f in dataclasses.fields(StepTerms) if f.name not in ("window", "rounds")]
+    columns: dict[str, Any] = {n: np.array([r[n] for r in rows], dtype=np.float64) for n in names}
     return StepTerms(
-        **{n: np.array([r[n] for r in rows], dtype=np.float64) for n in names},
+        **columns,
         window=np.asarray(window, dtype=np.float64),
     )
 

@@ -99,7 +99,7 @@ def _scheduled(block: Block, fits: Mask, rejected: Counter[str]) -> Mask:
     rounds, engine = block.rows.terms.rounds, block.engine.facts
     if rounds is None or block.discipline in engine.drafting_schedulers:
         return fits
-    able = fits & (rounds.drafted == 0)[:, None]
+    able: Mask = fits & (rounds.drafted == 0)[:, None]
     rejected[f"speculation: {engine.id} does not draft with {block.discipline} scheduling"] += int(np.sum(fits & ~able))
     return able
 

@@ -10,8 +10,18 @@ from typing import Any
 import numpy as np
 
 from servegen.catalog.facts import Constant
-from servegen.lower import lower
-from servegen.plan import Band, Choice, Flip, MemoryPlan, ModelPlan, Plan, Prediction, Role, TrafficPlan
+from servegen.plan import (
+    Band,
+    Choice,
+    Flip,
+    MemoryPlan,
+    ModelPlan,
+    Plan,
+    Prediction,
+    Role,
+    SpeculativePlan,
+    TrafficPlan,
+)
 from servegen.roofline.collectives import HANDOFF
 from servegen.roofline.step import take
 from servegen.service import size
@@ -20,6 +30,7 @@ from servegen.service.size import Bound
 from servegen.solve.bands import band, dense
 from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.deploy import finished_deploy
+from servegen.solve.drafting import lower_drafting
 from servegen.solve.explain import Comparison, binding, why
 from servegen.solve.predict import bounded, quantiles, role_points
 from servegen.solve.problem import Kind, Problem
@@ -46,6 +57,7 @@ def assemble(
         ttft=quantiles("ttft", p, d),
         itl=quantiles("itl", p, d),
         e2e=quantiles("e2e", p, d),
+        tpot=quantiles("tpot", p, d) if problem.speculation is not None else None,
         output_tokens_per_second=chosen.output_tokens_per_s,
         utilization=max(r.utilization for r in roles),
         slo_attainment=attained,
@@ -88,7 +100,17 @@ def assemble(
         inputs=problem.inputs,
         facts=_facts(problem, chosen, roles),
         notes=problem.notes,
+        speculative=_speculative(problem, chosen),
     )
+
+
+def _speculative(problem: Problem, chosen: Candidate) -> SpeculativePlan | None:
+    asked, role = problem.speculation, chosen.roles[-1]
+    rounds = role.block.rows.terms.rounds
+    if asked is None or rounds is None:
+        return None
+    tokens = float(rounds.tokens[role.row])
+    return SpeculativePlan(asked.method, asked.load, asked.acceptance, chosen.drafted, tokens)
 
 
 def _per_request(problem: Problem) -> tuple[Bound, ...]:
@@ -154,7 +176,7 @@ def _role(problem: Problem, r: RoleChoice, p: Point) -> Role:
         context_length=problem.context_length,
         load=option.load,
         quantization=option.quantization,
-        checkpoint_bytes=problem.model.weight_bytes(option.stored),
+        checkpoint_bytes=problem.model.weight_bytes(option.stored) + _draft_files(problem, config.drafted),
         memory=_memory(problem, r),
         utilization=r.load / r.sustained,
         running_requests=0.0 if prefilling else float(p.level[0]),
@@ -165,15 +187,25 @@ def _role(problem: Problem, r: RoleChoice, p: Point) -> Role:
     )
 
 
+def _draft_files(problem: Problem, drafted: int) -> float:
+    """Bytes of the files of a draft that is loaded beside the model."""
+    asked = problem.speculation
+    return float(asked.draft.checkpoint_bytes) if asked and asked.draft and asked.load and drafted else 0.0
+
+
 def _memory(problem: Problem, r: RoleChoice) -> MemoryPlan:
     block, row = r.block, r.row
     rule, memory = block.engine.facts.memory, block.rows.memory
     usable = float(memory.usable_bytes[row])
     graphs = rule.per_graph_sequence_bytes * r.batch_limit
     collectives = rule.per_device_bytes * r.tp
-    reserve = usable * (1.0 - float(block.budget.fraction[row, r.limit]))
-    activations = max(min(rule.per_chunk_token_bytes * r.chunk, reserve - graphs - collectives - rule.context_bytes), 0.0)
     pool = float(block.budget.pool[row, r.limit])
+    draft, drafts_kv = 0.0, 0.0
+    if memory.draft is not None and memory.draft.queries[row] > 1.0:
+        draft = float(memory.draft.weight_bytes[row]) + graphs  # its steps are captured as well
+        drafts_kv = pool * float(memory.draft.kv_share[row])
+    reserve = usable * (1.0 - float(block.budget.fraction[row, r.limit])) - draft - drafts_kv
+    activations = max(min(rule.per_chunk_token_bytes * r.chunk, reserve - graphs - collectives - rule.context_bytes), 0.0)
     token = float(memory.token_bytes[row])
     return MemoryPlan(
         usable_bytes=usable,
@@ -182,9 +214,10 @@ def _memory(problem: Problem, r: RoleChoice) -> MemoryPlan:
         activation_bytes=activations,
         graph_bytes=graphs,
         collective_bytes=collectives,
-        runtime_bytes=usable - float(memory.weight_bytes[row]) - pool - activations - graphs - collectives,
+        runtime_bytes=usable - float(memory.weight_bytes[row]) - pool - activations - graphs - collectives - draft,
         kv_bytes_per_token=token,
         kv_tokens=int(pool / token) if token else 0,
+        draft_bytes=draft,
     )
 
 
@@ -193,7 +226,7 @@ def _floor(problem: Problem, chosen: Candidate, roles: Sequence[Role]) -> Mappin
     out: dict[str, float] = {}
     for choice, role in zip(chosen.roles, roles, strict=True):
         config = choice.block.rows.lowered.configs[int(choice.block.rows.config[choice.row])]
-        ideal = lower(problem.model, choice.block.engine.facts, [config], "ideal").terms
+        ideal = lower_drafting(problem.model, choice.block.engine.facts, [config], problem.speculation, "ideal").terms
         d = problem.demand
         if role.role != "decode":
             prefill = ideal.prefill_s(
@@ -207,7 +240,8 @@ def _floor(problem: Problem, chosen: Candidate, roles: Sequence[Role]) -> Mappin
 
 def _band(problem: Problem, chosen: Candidate) -> Mapping[str, Band]:
     """Of several kinds of accelerator the wider band counts."""
-    bands = [band(problem.model, chosen.engine.facts, k.facts, chosen.config[0]) for k in chosen.kinds]
+    drafting = chosen.drafted > 0
+    bands = [band(problem.model, chosen.engine.facts, k.facts, chosen.config[0], drafting) for k in chosen.kinds]
     return {m: Band(min(b[m].low for b in bands), max(b[m].high for b in bands)) for m in bands[0]}
 
 
@@ -224,6 +258,8 @@ def _extrapolated(problem: Problem, chosen: Candidate) -> tuple[str, ...]:
         out.append(f"{engine.id} step constants ({engine.step_s.origin}: {engine.step_s.source})")
     if chosen.topology == "disaggregated":
         out.append(f"hand-over of the KV cache ({HANDOFF.source})")
+    if chosen.drafted:
+        out.append("speculative decoding: rounds are priced with the constants of plain steps, the acceptance is the spec's")
     if not dense(problem.model):
         out.append(
             f"{problem.model.id}: experts, windows, compressed or recurrent layers are priced with the constants of dense models"

@@ -41,8 +41,8 @@ def budget(
     """Memory of rows (``usable`` to ``tp``, shape (rows,)) at ``limits`` (limits,) sequences (F19, F19b).
 
     The reserve is the engine's own rule, or the working activations where those are more.
-    ``handoff`` adds the staging buffers of a prefill or decode server. A ``draft`` and its KV lie beside what the fraction counts,
-    but KV is KV: the pool that is returned holds both models'.
+    ``handoff`` adds the staging buffers of a prefill or decode server. A ``draft`` and its KV lie beside what the fraction
+    counts; the pool that is returned holds the KV of both models.
     """
     usable, weights, chunk, tp = (column[:, None] for column in (usable, weights, chunk, tp))
     widest = max(max(g.intermediate, g.moe_intermediate * max(g.experts_per_token, 1)) for g in model.layers)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -104,16 +105,14 @@ def lower_drafting(
 def _draft(speculation: Speculation, engine: EngineFacts, configs: Sequence[Config], physics: Physics) -> Lowered:
     """The draft on each row's devices, whether the row drafts or not; nothing at all where there is no model."""
     draft = speculation.draft
-    rows = [
-        dataclasses.replace(c, weights=draft.native_precision if draft and draft.native_precision in c.accelerator.gemm else c.weights)
-        for c in configs
-    ]
     if draft is not None:
+        own = draft.native_precision
+        rows = [dataclasses.replace(c, weights=own if own in c.accelerator.gemm else c.weights) for c in configs]
         return lower(draft, engine, rows, physics)
-    zero, none = np.zeros(len(rows)), np.zeros((len(rows), 0))
-    columns = {f.name: zero for f in dataclasses.fields(StepTerms) if f.name != "rounds"}
+    zero, none = np.zeros(len(configs)), np.zeros((len(configs), 0))
+    columns: dict[str, Any] = {f.name: zero for f in dataclasses.fields(StepTerms) if f.name != "rounds"}
     terms = StepTerms(**{**columns, "token_read_s": none, "pair_s": none, "window": np.zeros(0)})
-    return Lowered(tuple(rows), terms, MemoryTerms(zero, zero, none, zero, np.zeros(0)))
+    return Lowered(tuple(configs), terms, MemoryTerms(zero, zero, none, zero, np.zeros(0)))
 
 
 def _verifying(model: ModelFacts, engine: EngineFacts, configs: Sequence[Config], plain: StepTerms, physics: Physics) -> Array:

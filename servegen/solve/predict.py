@@ -47,12 +47,14 @@ def candidate_points(problem: Problem, candidates: Sequence[Candidate]) -> Point
     return join(out)
 
 
-def p95(points: Point) -> tuple[Array, Array]:
-    """95th percentiles of TTFT and ITL, shape (rows,)."""
+def p95(points: Point, d: Demand) -> tuple[Array, Array, Array]:
+    """95th percentiles of TTFT, ITL and pace (ITL, or TPOT where tokens may come in bursts), shape (rows,)."""
     n = len(points.level)
     ttft = latency.quantile(lambda t: latency.ttft_exceeds(points, t), 0.95, n)
     itl = latency.quantile(lambda t: latency.itl_exceeds(points, t), 0.95, n)
-    return ttft, itl
+    if points.burst is None:
+        return ttft, itl, itl
+    return ttft, itl, latency.quantile(lambda t: latency.pace_exceeds(points, t, d), 0.95, n)
 
 
 def quantiles(metric: str, p: Point, d: Demand) -> Quantiles:
