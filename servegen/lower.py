@@ -71,7 +71,8 @@ def lower(model: ModelFacts, engine: EngineFacts, configs: Sequence[Config], phy
     window = np.array([float(g.attention.window) for g in model.layers])
     rows = [_step(model, engine, c, physics) for c in configs]
     memory = [_memory(model, engine, c, physics) for c in configs]
-    columns: dict[str, Any] = {name: np.array([m[name] for m in memory], dtype=np.float64) for name in memory[0]} if memory else {}
+    names = memory[0] if memory else {}
+    columns: dict[str, Any] = {name: np.array([m[name] for m in memory], dtype=np.float64) for name in names}
     return Lowered(tuple(configs), stack(rows, window), MemoryTerms(**columns, window=window))
 
 

@@ -49,6 +49,7 @@ class Rounds:
     """
 
     drafted: Array
+    acceptance: Array
     tokens: Array
     tokens_square: Array
     launch_s: Array

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from servegen.roofline.step import StepTerms
+from servegen.simulate.drafting import Drafting
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class StepModel:
     that see the whole context, ``windows`` those of the others, one entry per distinct width, ascending.
 
     ``sequence_bytes`` is what a sequence takes whatever its length: recurrent state, and what rounding up to pages costs
-    at most.
+    at most. With ``drafting`` a decode step is a round that verifies several tokens of each sequence.
     """
 
     fixed_s: float  # launch and collective latency of any step
@@ -43,27 +44,32 @@ class StepModel:
     token_bytes: float
     sequence_bytes: float
     windows: tuple[Window, ...] = ()
+    drafting: Drafting | None = None
 
     @classmethod
     def of(
         cls, terms: StepTerms, row: int, kv_bytes: Sequence[float], state_bytes: float = 0.0, page_tokens: int = 1
     ) -> StepModel:
         """Row ``row`` of ``terms``; ``kv_bytes`` are the bytes of one token per group of layers, on one device."""
+        seen = terms if terms.rounds is None else terms.rounds
         by_width: dict[int, list[float]] = {0: [0.0, 0.0, 0.0]}
-        for group, width in enumerate(terms.window):
+        for group, width in enumerate(seen.window):
             entry = by_width.setdefault(int(width), [0.0, 0.0, 0.0])
-            entry[0] += float(terms.token_read_s[row, group])
-            entry[1] += float(terms.pair_s[row, group])
+            entry[0] += float(seen.token_read_s[row, group])
+            entry[1] += float(seen.pair_s[row, group])
             entry[2] += float(kv_bytes[group])
         read, pair, token = by_width.pop(0)
         windows = tuple(Window(w, *by_width[w]) for w in sorted(by_width))
         # A sequence of n tokens never takes the pages of more than n + page - 1.
         slack = (page_tokens - 1) * (token + sum(w.token_bytes for w in windows))
         sequence, wire = float(terms.sequence_s[row]), float(terms.token_wire_s[row])
+        decode = sequence + float(seen.state_s[row]) + wire
+        if terms.rounds is not None:
+            decode += float(terms.rounds.sequence_s[row]) + wire * float(terms.rounds.drafted[row])
         return cls(
             fixed_s=float(terms.launch_s[row] + terms.latency_s[row]),
             sequence_s=sequence,
-            decode_s=sequence + float(terms.state_s[row]) + wire,
+            decode_s=decode,
             wire_s=wire,
             weight_s=float(terms.weight_s[row]),
             expert_s=float(terms.expert_s[row]),
@@ -74,7 +80,13 @@ class StepModel:
             token_bytes=token,
             sequence_bytes=state_bytes + slack,
             windows=windows,
+            drafting=Drafting.of(terms.rounds, row),
         )
+
+    @property
+    def pace(self) -> float:
+        """Tokens by which a sequence grows in a decode step; a whole number without drafting."""
+        return 1 if self.drafting is None else self.drafting.tokens
 
     def gemm_s(self, tokens: int) -> float:
         """max(streaming, multiplying) of ``tokens`` tokens."""
@@ -86,7 +98,11 @@ class StepModel:
 
     def batch_s(self, sequences: int) -> float:
         """Seconds of a decode step without the reading of KV."""
-        return self.fixed_s + self.decode_s * sequences + self.gemm_s(sequences)
+        drafting = self.drafting
+        if drafting is None:
+            return self.fixed_s + self.decode_s * sequences + self.gemm_s(sequences)
+        verify = self.gemm_s(sequences * (drafting.drafted + 1))
+        return self.fixed_s + self.decode_s * sequences + verify + drafting.round_s(sequences)
 
     def attention_s(self, past: int, tokens: int) -> float:
         """Seconds of causal attention of ``tokens`` prompt tokens behind ``past`` others."""

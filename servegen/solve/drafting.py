@@ -76,9 +76,11 @@ def lower_drafting(
     # A draft's pass costs its layers' launches; the engine's own launch of a step is paid once more for all of them.
     layers = (terms.launch_s - step if speculation.draft is not None else terms.launch_s) + terms.latency_s
     launch = on * step if speculation.draft is not None else np.zeros_like(on)
-    tokens, square = yield_moments(drafted, np.full_like(drafted, speculation.acceptance))
+    acceptance = np.full_like(drafted, speculation.acceptance)
+    tokens, square = yield_moments(drafted, acceptance)
     rounds = Rounds(
         drafted=drafted,
+        acceptance=acceptance,
         tokens=tokens,
         tokens_square=square,
         launch_s=launch + drafted * layers,

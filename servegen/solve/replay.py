@@ -20,7 +20,7 @@ from servegen.catalog.engines import resolve_engine
 from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
 from servegen.catalog.models import resolve_model
 from servegen.errors import CatalogError, Diagnostic, UserError
-from servegen.lower import Config, lower
+from servegen.lower import Config
 from servegen.plan import Plan, Role
 from servegen.roofline.collectives import HANDOFF
 from servegen.simulate import arrivals
@@ -29,6 +29,8 @@ from servegen.simulate.engine import Limits
 from servegen.simulate.requests import Source
 from servegen.simulate.result import RequestBound, Result, Spread
 from servegen.simulate.steps import StepModel
+from servegen.solve.draft import speculation
+from servegen.solve.drafting import Speculation, lower_drafting
 from servegen.solve.problem import Problem
 from servegen.spec.load import loads
 from servegen.workload import HASH_BLOCK_TOKENS, Lengths, TraceRequests, Workload
@@ -51,6 +53,7 @@ class Subject:
     attainment: float
     engine: EngineFacts
     accelerators: tuple[AcceleratorFacts, ...]  # one for each role
+    speculation: Speculation | None = None
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ def of_problem(problem: Problem, plan: Plan) -> Subject:
     """A plan that was just solved, with the very facts of its problem."""
     engine = next(e.facts for e in problem.engines if e.facts.id == plan.choice.engine)
     accelerators = tuple(problem.pool[role.pool].facts for role in plan.choice.roles)
-    return Subject(plan, problem.model, problem.workload, problem.slo.attainment, engine, accelerators)
+    return Subject(plan, problem.model, problem.workload, problem.slo.attainment, engine, accelerators, problem.speculation)
 
 
 def of_lock(plan: Plan) -> Subject:
@@ -97,7 +100,18 @@ def of_lock(plan: Plan) -> Subject:
     attainment = plan.spec.get("spec", {}).get("slo", {}).get("attainment") if plan.spec else None
     engine = resolve_engine(plan.choice.engine)
     accelerators = tuple(resolve_accelerator(role.accelerator) for role in plan.choice.roles)
-    return Subject(plan, model, _workload(plan), math.nan if attainment is None else float(attainment), engine, accelerators)
+    asked = math.nan if attainment is None else float(attainment)
+    return Subject(plan, model, _workload(plan), asked, engine, accelerators, _speculation(plan, model))
+
+
+def _speculation(plan: Plan, model: ModelFacts) -> Speculation | None:
+    """What the spec that a plan carries allows to draft; None where the plan drafts nothing."""
+    if plan.speculative is None or not plan.speculative.drafted:
+        return None
+    if "model.speculative.draftConfig" in plan.inputs:
+        hint = "simulate the spec instead: it names the draft's file"
+        raise CatalogError(Diagnostic("unknown-draft", f"the catalogue has no draft {plan.speculative.draft!r}", hint=hint))
+    return speculation(loads(json.dumps(dict(plan.spec)), plan.name)[0], model)
 
 
 def _workload(plan: Plan) -> Workload:
@@ -136,7 +150,9 @@ def deployment(subject: Subject, extra: int = 0, policy: str = "round-robin", ha
     split = plan.choice.topology == "disaggregated"
     for index, role in enumerate(plan.choice.roles):
         accelerator = subject.accelerators[index]
-        lowered = lower(subject.model, engine, [Config(accelerator, role.weights, role.kv, role.tp)])
+        drafted = plan.speculative.drafted if plan.speculative and subject.speculation else 0
+        config = Config(accelerator, role.weights, role.kv, role.tp, drafted)
+        lowered = lower_drafting(subject.model, engine, [config], subject.speculation)
         memory = lowered.memory
         page = PAGE_TOKENS.get(engine.id, 1)
         model = StepModel.of(lowered.terms, 0, memory.kv_bytes[0].tolist(), float(memory.state_bytes[0]), page)
