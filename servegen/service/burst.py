@@ -15,10 +15,13 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Burst:
-    """Tokens of an answer per round, shape (rows,): their mean over an answer, and the variance of one round's."""
+    """Tokens of an answer per round, shape (rows,): their mean over a mean answer, the variance of one round's, and the mean
+    number that the last round yields beyond the end of the answer.
+    """
 
     tokens: Array
     variance: Array
+    past: Array
 
 
 def burst(s: Server, d: Demand) -> Burst | None:
@@ -32,7 +35,7 @@ def burst(s: Server, d: Demand) -> Burst | None:
         return None
     mean, square = rounds.tokens, rounds.tokens_square
     past = (square - mean) / (2.0 * mean)
-    return Burst(np.clip(mean * d.gaps / (d.gaps + past), 1.0, max(d.gaps, 1.0)), square - mean * mean)
+    return Burst(np.clip(mean * d.gaps / (d.gaps + past), 1.0, max(d.gaps, 1.0)), square - mean * mean, past)
 
 
 def rounds_of(b: Burst | None, d: Demand) -> Array | float:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen.service.burst import Burst
 from servegen.service.demand import EDGE_WEIGHTS, WIDTHS, Demand
 from servegen.service.disciplines import Point
 
@@ -69,13 +70,24 @@ def itl_mean(p: Point) -> Array:
 def tpot_exceeds(p: Point, t: Array, d: Demand) -> Array:
     """Chance that the mean gap of a request is longer than ``t``: the mean of its gaps, nearly normal.
 
-    With bursts the number of rounds that an answer takes varies as well (renewal theory).
+    With bursts the number of rounds that an answer takes varies as well, most for short answers (renewal theory).
     """
     middle = (p.stall_edges_s[:, 1:] + p.stall_edges_s[:, :-1]) / 2.0
     variance = p.gap_sd_s**2 + p.stall_share * np.sum(p.stall_weights * middle**2, axis=1)
     if p.burst is not None:
-        variance = (variance + p.burst.variance * p.gap_mean_s**2) / p.burst.tokens
+        return _burst_tpot_exceeds(p, p.burst, variance, t, d)
     return np.asarray(_normal_tail((t - p.gap_mean_s) / np.maximum(np.sqrt(variance / max(d.gaps, 1.0)), 1e-9)))
+
+
+def _burst_tpot_exceeds(p: Point, b: Burst, variance: Array, t: Array, d: Demand) -> Array:
+    """The same over answers of every length, whose rounds have this ``variance`` of time."""
+    variance = (variance + b.variance * p.gap_mean_s**2) / b.tokens
+    parts = []
+    for weight, osl in zip(WIDTHS, d.osl_nodes, strict=True):
+        gaps = max(osl - 1.0, 1.0)
+        mean = p.gap_mean_s * (1.0 + b.past / gaps) / (1.0 + b.past / d.gaps)
+        parts.append(weight * _normal_tail((t - mean) / np.maximum(np.sqrt(variance / gaps), 1e-9)))
+    return np.asarray(sum(parts))
 
 
 def pace_exceeds(p: Point, t: Array, d: Demand) -> Array:

@@ -60,10 +60,11 @@ def _configurations(problem: Problem, start: Servers, gaps: Servers) -> list[Pai
     pre, dec = start.block.rows, gaps.block.rows
     for i, first in enumerate(pre.lowered.configs):
         for j, second in enumerate(dec.lowered.configs):
+            if (first.weights, first.kv, first.drafted) != (second.weights, second.kv, second.drafted):
+                continue
             p = np.flatnonzero((pre.config[start.row] == i) & (start.peer == second.tp)).astype(np.int64)
             q = np.flatnonzero(dec.config[gaps.row] == j).astype(np.int64)
-            same = (first.weights, first.kv, first.drafted) == (second.weights, second.kv, second.drafted)
-            if same and len(p) and len(q):
+            if len(p) and len(q):
                 kinds = start.block.kind, gaps.block.kind
                 front = frontier(kinds, first.tp, second.tp, problem.spares, problem.max_accelerators)
                 out.append(Pair(problem, start.block, gaps.block, start, gaps, p, q, front))
