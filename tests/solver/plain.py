@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from servegen.catalog.facts import BYTES_PER_KV, BYTES_PER_WEIGHT, AcceleratorFacts, EngineFacts
 from servegen.solve.problem import EngineOption, Kind, Problem, WeightOption
-from tests.solver.plain_replica import EDGES, Replica, Seen, Traffic, step, traffic
+from tests.solver.plain_replica import EDGES, Replica, Seen, Traffic, drafting, traffic
 
 SLOT_WAIT = 1e-3
 IDLE = 1e-4
@@ -102,6 +102,7 @@ def memory(
     chunk: int,
     limit: int,
     handoff: bool,
+    ahead: int = 0,
 ) -> Memory:
     model, rule = problem.model, engine.memory
     (group,) = model.layers
@@ -112,19 +113,36 @@ def memory(
     )
     repeated = group.count * 2 * model.hidden_size * att.num_kv_heads * att.head_dim * max(tp / att.num_kv_heads - 1, 0)
     mine = (total + repeated * total / model.params_total) / tp * rule.weights_overhead
-    activations = chunk * (model.hidden_size + 2 * group.intermediate / tp) * 2 + limit * model.vocab_size * 4 / tp
-    graphs = rule.per_graph_sequence_bytes * limit
+    activations = chunk * (model.hidden_size + 2 * group.intermediate / tp) * 2 + limit * (1 + ahead) * model.vocab_size * 4 / tp
+    graphs = rule.per_graph_sequence_bytes * limit * (2 if ahead else 1)
     by_rule = rule.context_bytes + rule.usable_share * acc.usable_bytes + rule.per_device_bytes * tp + graphs
     by_rule += rule.per_chunk_token_bytes * max(chunk, rule.least_chunk_tokens)
     floor = min(max(acc.usable_bytes - (rule.floor_above_bytes - rule.floor_bytes), 0.0), rule.floor_bytes)
     reserve = max(by_rule, floor, activations + graphs) + (rule.handoff_bytes if handoff else 0.0)
     setup = rule.setup_parallel_bytes if tp > 1 else rule.setup_bytes
-    process = (acc.usable_bytes - 2.3 * 2**30 - 0.05 * mine) / (acc.usable_bytes - setup)
-    share = min((acc.usable_bytes - reserve) / acc.usable_bytes, process)
-    fraction = max(math.floor(share * 1000 + 1e-6) / 1000, 0.0)
     heads = att.num_kv_heads / min(tp, att.num_kv_heads)
     token = group.count * heads * 2 * att.head_dim * BYTES_PER_KV[kv]
-    return Memory(acc.usable_bytes, mine, token, reserve, fraction * (acc.usable_bytes - setup) - mine)
+    asked = problem.speculation
+    extra = 0.0  # of the draft, beside what the fraction counts
+    draft_token = 0.0
+    if asked is not None and ahead:
+        extra = engine.drafts[asked.method]
+        if asked.draft is not None:
+            (own,) = asked.draft.layers
+            loaded = sum(t.stored_bytes for t in asked.draft.tensors)
+            wide = max(tp / own.attention.num_kv_heads - 1, 0)
+            twice = own.count * 2 * asked.draft.hidden_size * own.attention.num_kv_heads * own.attention.head_dim * wide
+            extra = max(extra, (loaded + twice * loaded / asked.draft.params_total) / tp * rule.weights_overhead)
+            held = own.attention.num_kv_heads / min(tp, own.attention.num_kv_heads)
+            draft_token = own.count * held * 2 * own.attention.head_dim * BYTES_PER_KV[kv]
+    room = acc.usable_bytes - setup
+    process = (acc.usable_bytes - 2.3 * 2**30 - 0.05 * (mine + extra)) / room
+    share = min((acc.usable_bytes - reserve) / acc.usable_bytes, process)
+    part = draft_token / (token + draft_token)
+    share -= (extra + max(share * room - mine - extra, 0.0) * part) / room
+    fraction = max(math.floor(share * 1000 + 1e-6) / 1000, 0.0)
+    pool = (fraction * room - mine) / (1 - part)
+    return Memory(acc.usable_bytes, mine, token + draft_token, reserve, pool)
 
 
 def holds(problem: Problem, m: Memory, load: Traffic, limit: int) -> bool:
@@ -159,6 +177,21 @@ def exists(problem: Problem, engine: EngineOption, kind: Kind, option: WeightOpt
             and (group.intermediate // tp) % model.weight_block
         )
     )
+
+
+def aheads(problem: Problem, engine: EngineOption, discipline: str, tp: int) -> list[int]:
+    """Tokens that may be drafted ahead."""
+    asked = problem.speculation
+    if asked is None or asked.method not in engine.facts.drafts or discipline in ("mixed", "static"):
+        return [0]
+    assert asked.steps <= 8
+    if asked.draft is not None:
+        (own,) = asked.draft.layers
+        att = own.attention
+        even = att.num_kv_heads % tp == 0 or tp % att.num_kv_heads == 0
+        if att.num_heads % tp or own.intermediate % tp or not even:
+            return [0]
+    return list(range(asked.steps + 1))
 
 
 def tps(problem: Problem, kind: Kind) -> list[int]:
@@ -198,12 +231,13 @@ def best_aggregated(problem: Problem, limits: Sequence[int], chunks: Sequence[in
                         for tp in tps(problem, kind):
                             if not exists(problem, engine, kind, option, kv, tp):
                                 continue
-                            for chunk in chunks_worth(load, chunks):
-                                for found in _row(
-                                    problem, load, engine, kind, discipline, option.precision, kv, tp, chunk, limits
-                                ):
-                                    if best is None or found.key < best.key:
-                                        best = found
+                            for ahead in aheads(problem, engine, discipline, tp):
+                                for chunk in chunks_worth(load, chunks):
+                                    for found in _row(
+                                        problem, load, engine, kind, discipline, option.precision, kv, tp, chunk, limits, ahead
+                                    ):
+                                        if best is None or found.key < best.key:
+                                            best = found
     return best
 
 
@@ -218,13 +252,21 @@ def _row(
     tp: int,
     chunk: int,
     limits: Sequence[int],
+    ahead: int,
 ) -> list[Found]:
     acc = kind.facts
-    fitting = [b for b in limits if holds(problem, memory(problem, acc, engine.facts, weights, kv, tp, chunk, b, False), load, b)]
+    fitting = [
+        b for b in limits if holds(problem, memory(problem, acc, engine.facts, weights, kv, tp, chunk, b, False, ahead), load, b)
+    ]
     if not fitting:
         return []
     replica = Replica(
-        step(problem.model, acc, engine.facts, weights, kv, tp), chunk, load, engine.facts.request_s.value, [0.0] * len(EDGES)
+        drafting(problem, acc, engine.facts, weights, kv, tp, ahead),
+        chunk,
+        load,
+        engine.facts.request_s.value,
+        [0.0] * len(EDGES),
+        problem.speculation is not None,
     )
     levels = {b: slot_level(problem, b) for b in fitting}
     cap = largest(lambda n: meets(problem, replica.at(discipline, n), load), max(levels.values()))
@@ -258,15 +300,17 @@ def _row(
         elif problem.objective == "latency":
             if n not in cache:
                 now = replica.at(discipline, level_of(problem, replica, discipline, problem.load / n, cap))
-                cache[n] = (three_digits(quantile(now.itl_over, 0.95)), three_digits(quantile(now.ttft_over, 0.95)))
+                pace = quantile(lambda t, now=now: now.pace_over(t, load), 0.95)
+                cache[n] = (three_digits(pace), three_digits(quantile(now.ttft_over, 0.95)))
             objective = cache[n]
         else:
             spent = cost if problem.objective == "cost" else watts
             objective = (spent / output if problem.saturate else spent,)
         mixed = "-mixed" if discipline == "mixed" else ""
-        name = f"{engine.facts.id}/{acc.id}/{weights}-kv-{kv}/serve-tp{tp:02d}-c{chunk:05d}-b{b:04d}{mixed}"
+        drafts = f"draft{ahead:02d}/" if ahead else ""
+        name = f"{engine.facts.id}/{acc.id}/{weights}-kv-{kv}/{drafts}serve-tp{tp:02d}-c{chunk:05d}-b{b:04d}{mixed}"
         headroom = n * one if problem.open_loop else min(n * one, problem.load / problem.utilization)
-        key = (*objective, devices, tp, *_narrow(problem, weights, kv), -three_digits(headroom), 1, name)
+        key = (*objective, devices, tp, *_narrow(problem, weights, kv), -three_digits(headroom), 1, ahead, name)
         out.append(Found(key, name, (n,), devices, cost))
     return out
 
@@ -310,20 +354,17 @@ def best_split(problem: Problem, limits: Sequence[int], chunks: Sequence[int]) -
             for option in engine.weights:
                 for kv in engine.kv:
                     legal = [tp for tp in tps(problem, kind) if exists(problem, engine, kind, option, kv, tp)]
-                    starts = [
-                        s
-                        for tp in legal
-                        for peer in legal
-                        for s in _prefills(problem, load, engine, kind, option.precision, kv, tp, peer, chunks, link)
-                    ]
-                    gaps = [
-                        g for tp in legal for g in _decodes(problem, load, engine, kind, option.precision, kv, tp, limits, link)
-                    ]
-                    for start in starts:
-                        for gap in (g for g in gaps if g.tp == start.peer):
-                            for found in _pair(problem, load, engine, kind, option.precision, kv, start, gap):
-                                if best is None or found.key < best.key:
-                                    best = found
+                    able = {tp: aheads(problem, engine, "decode", tp) for tp in legal}
+                    same = problem, load, engine, kind, option.precision, kv
+                    for ahead in sorted({a for deep in able.values() for a in deep}):
+                        deep = [tp for tp in legal if ahead in able[tp]]
+                        starts = [s for tp in deep for peer in deep for s in _prefills(*same, tp, peer, chunks, link, ahead)]
+                        gaps = [g for tp in deep for g in _decodes(*same, tp, limits, link, ahead)]
+                        for start in starts:
+                            for gap in (g for g in gaps if g.tp == start.peer):
+                                for found in _pair(*same, start, gap, ahead):
+                                    if best is None or found.key < best.key:
+                                        best = found
     return best
 
 
@@ -348,19 +389,20 @@ def _prefills(
     peer: int,
     chunks: Sequence[int],
     link: float,
+    ahead: int,
 ) -> list[Server]:
     out = []
     for chunk in chunks_worth(load, chunks):
-        m = memory(problem, kind.facts, engine.facts, weights, kv, tp, chunk, 64, True)
+        m = memory(problem, kind.facts, engine.facts, weights, kv, tp, chunk, 64, True, ahead)
         if m.pool <= 0 or problem.context_length * m.token > m.pool:
             continue
-        one = step(problem.model, kind.facts, engine.facts, weights, kv, tp)
+        one = drafting(problem, kind.facts, engine.facts, weights, kv, tp, ahead)
         handoff: list[float] = []
         for new, whole in zip(load.new, load.whole, strict=True):
             moved = (whole * m.token * tp + 60e6) / (0.72 * link * min(tp, peer))
             left = max(moved / math.ceil(new / chunk), moved - one.prefill(new, whole, chunk))
             handoff.append(max(left, handoff[-1] if handoff else left))
-        replica = Replica(one, chunk, load, 2 * engine.facts.request_s.value, handoff)
+        replica = Replica(one, chunk, load, 2 * engine.facts.request_s.value, handoff, problem.speculation is not None)
         busy = largest(lambda u, r=replica: meets(problem, r.at("prefill", u), load, ("ttft",)), 1 - 1e-6)
         if busy > 0:
             links = 1.0 / ((float(problem.demand.total_mean) * m.token * tp + 60e6) / (0.72 * link * min(tp, peer)))
@@ -378,24 +420,33 @@ def _decodes(
     tp: int,
     limits: Sequence[int],
     link: float,
+    ahead: int,
 ) -> list[Server]:
-    replica = Replica(step(problem.model, kind.facts, engine.facts, weights, kv, tp), 512, load, 0.0, [0.0] * len(EDGES))
-    fitting = [
-        b for b in limits if holds(problem, memory(problem, kind.facts, engine.facts, weights, kv, tp, 512, b, True), load, b)
-    ]
+    one = drafting(problem, kind.facts, engine.facts, weights, kv, tp, ahead)
+    replica = Replica(one, 512, load, 0.0, [0.0] * len(EDGES), problem.speculation is not None)
+    room = {b: memory(problem, kind.facts, engine.facts, weights, kv, tp, 512, b, True, ahead) for b in limits}
+    fitting = [b for b in limits if holds(problem, room[b], load, b)]
     if not fitting:
         return []
     cap = largest(
         lambda n: meets(problem, replica.at("decode", n), load, ("itl", "tpot")), max(slot_level(problem, b) for b in fitting)
     )
-    token = memory(problem, kind.facts, engine.facts, weights, kv, tp, 512, fitting[0], True).token
+    token = room[fitting[0]].token
     links = 1.0 / ((float(problem.demand.total_mean) * token * tp + 60e6) / (0.72 * link * tp))
     rates = {b: min(replica.at("decode", min(cap, slot_level(problem, b))).rate, links) for b in fitting if cap > 0}
     return [Server(tp, 512, b, rate, replica) for b, rate in rates.items()]
 
 
 def _pair(
-    problem: Problem, load: Traffic, engine: EngineOption, kind: Kind, weights: str, kv: str, start: Server, gap: Server
+    problem: Problem,
+    load: Traffic,
+    engine: EngineOption,
+    kind: Kind,
+    weights: str,
+    kv: str,
+    start: Server,
+    gap: Server,
+    ahead: int,
 ) -> list[Found]:
     out, u, spare = [], problem.utilization, problem.spares
     most = min(problem.max_accelerators or kind.devices, kind.devices)
@@ -423,8 +474,9 @@ def _pair(
                 -three_digits(output) if problem.objective == "throughput" else spent / output if problem.saturate else spent
             )
             pair = f"prefill-tp{start.tp:02d}-c{start.chunk:05d}-b0064+decode-tp{gap.tp:02d}-c00512-b{gap.limit:04d}"
-            name = f"{engine.facts.id}/{kind.facts.id}/{weights}-kv-{kv}/{pair}"
-            key = (objective, devices, max(start.tp, gap.tp), *_narrow(problem, weights, kv), -three_digits(one), 2, name)
+            drafts = f"draft{ahead:02d}/" if ahead else ""
+            name = f"{engine.facts.id}/{kind.facts.id}/{weights}-kv-{kv}/{drafts}{pair}"
+            key = (objective, devices, max(start.tp, gap.tp), *_narrow(problem, weights, kv), -three_digits(one), 2, ahead, name)
             out.append(Found(key, name, (x, y), devices, cost))
             if by_need:
                 break  # more decode servers cost more and change nothing else
@@ -450,6 +502,7 @@ def _joined(problem: Problem, start: Server, gap: Server, load_p: float, load_d:
         then.stalls,
         then.stall_weights,
         then.gap_mean,
+        then.burst,
     )
 
 
