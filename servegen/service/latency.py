@@ -73,20 +73,23 @@ def tpot_exceeds(p: Point, t: Array, d: Demand) -> Array:
     With bursts the number of rounds that an answer takes varies as well, most for short answers (renewal theory).
     """
     middle = (p.stall_edges_s[:, 1:] + p.stall_edges_s[:, :-1]) / 2.0
-    variance = p.gap_sd_s**2 + p.stall_share * np.sum(p.stall_weights * middle**2, axis=1)
+    stalls = p.stall_share * np.sum(p.stall_weights * middle**2, axis=1)
     if p.burst is not None:
-        return _burst_tpot_exceeds(p, p.burst, variance, t, d)
+        return _burst_tpot_exceeds(p, p.burst, stalls, t, d)
+    variance = p.gap_sd_s**2 + stalls
     return np.asarray(_normal_tail((t - p.gap_mean_s) / np.maximum(np.sqrt(variance / max(d.gaps, 1.0)), 1e-9)))
 
 
-def _burst_tpot_exceeds(p: Point, b: Burst, variance: Array, t: Array, d: Demand) -> Array:
-    """The same over answers of every length, whose rounds have this ``variance`` of time."""
-    variance = (variance + b.variance * p.gap_mean_s**2) / b.tokens
+def _burst_tpot_exceeds(p: Point, b: Burst, stalls: Array, t: Array, d: Demand) -> Array:
+    """The same over answers of every length. Stalls (of this variance) and yields differ from round to round, and average out;
+    how many sequences run changes as slowly as they end, so that an answer sees much the same number throughout.
+    """
+    each, steady = (stalls + b.variance * p.gap_mean_s**2) / b.tokens, (p.gap_sd_s / b.tokens) ** 2
     parts = []
     for weight, osl in zip(WIDTHS, d.osl_nodes, strict=True):
         gaps = max(osl - 1.0, 1.0)
         mean = p.gap_mean_s * (1.0 + b.past / gaps) / (1.0 + b.past / d.gaps)
-        parts.append(weight * _normal_tail((t - mean) / np.maximum(np.sqrt(variance / gaps), 1e-9)))
+        parts.append(weight * _normal_tail((t - mean) / np.maximum(np.sqrt(each / gaps + steady), 1e-9)))
     return np.asarray(sum(parts))
 
 

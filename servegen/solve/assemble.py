@@ -156,6 +156,8 @@ def _role(problem: Problem, r: RoleChoice, p: Point) -> Role:
             problem.demand.uncached_mean, problem.demand.total_mean, np.array([float(r.chunk)])
         )
         parts = {k: float(v[0]) for k, v in mean_prompt.items()}
+    if not config.drafted:
+        parts.pop("draft", None)
     return Role(
         role=r.role,
         accelerator=config.accelerator.id,
@@ -249,8 +251,10 @@ def _extrapolated(problem: Problem, chosen: Candidate) -> tuple[str, ...]:
     """Constants without a fit of their own, each with the rule that gave it."""
     out = []
     engine = chosen.engine.facts
-    weights, _ = chosen.config
+    weights, kv = chosen.config
     for kind in chosen.kinds:
+        if kv != "bf16" and f"{kind.facts.id}.{kv}" not in engine.kv_share:
+            out.append(f"{kind.facts.id}: {engine.id} is taken to read a {kv} cache as efficiently as a bf16 one")
         gemm = kind.facts.gemm[weights]
         if gemm.origin != "fitted":
             out.append(f"{kind.facts.id} {weights} efficiency ({gemm.origin}: {gemm.source})")

@@ -206,12 +206,12 @@ class Seen:
         square = sum(w * ((a + b) / 2) ** 2 for w, a, b in zip(self.stall_weights, self.stalls, self.stalls[1:], strict=False))
         if self.burst:
             tokens, variance, past = self.burst
-            one = (self.gap_sd**2 + self.stalled * square + variance * self.gap_mean**2) / tokens
+            each = (self.stalled * square + variance * self.gap_mean**2) / tokens
             total = 0.0
             for weight, output in zip(WIDTHS, load.output_bins, strict=True):
                 n = max(output - 1.0, 1.0)
                 mean = self.gap_mean * (1 + past / n) / (1 + past / gaps)
-                total += weight * _tail((t - mean) / max(math.sqrt(one / n), 1e-9))
+                total += weight * _tail((t - mean) / max(math.sqrt(each / n + (self.gap_sd / tokens) ** 2), 1e-9))
             return total
         sd = math.sqrt((self.gap_sd**2 + self.stalled * square) / max(gaps, 1.0))
         return _tail((t - self.gap_mean) / max(sd, 1e-9))
