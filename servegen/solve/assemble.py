@@ -254,7 +254,7 @@ def _extrapolated(problem: Problem, chosen: Candidate) -> tuple[str, ...]:
     weights, kv = chosen.config
     for kind in chosen.kinds:
         if kv != "bf16" and f"{kind.facts.id}.{kv}" not in engine.kv_share:
-            out.append(f"{kind.facts.id}: {engine.id} is taken to read a {kv} cache as efficiently as a bf16 one")
+            out.append(f"{kind.facts.id}: {engine.id} is taken to read an {kv} cache as efficiently as a bf16 one")
         gemm = kind.facts.gemm[weights]
         if gemm.origin != "fitted":
             out.append(f"{kind.facts.id} {weights} efficiency ({gemm.origin}: {gemm.source})")
