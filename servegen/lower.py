@@ -1,10 +1,11 @@
-"""Facts to physics: one (model, accelerator, engine, precision, TP) becomes the coefficients of a step and of memory.
+"""Facts to physics: one (model, accelerator, engine, precision, parallelism) becomes the coefficients of a step and of memory.
 
 This is the only place where catalogue constants meet formulas. ``ideal`` is the textbook roofline: efficiency 1, no latency.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from servegen.catalog.accelerators import arithmetic
-from servegen.catalog.engines import gemm_of
+from servegen.catalog.engines import attention_of, gemm_of
 from servegen.catalog.facts import BYTES_PER_KV, AcceleratorFacts, EngineFacts, LayerGroup, ModelFacts
 from servegen.roofline import attention, collectives, compute
 from servegen.roofline.speculation import DraftMemory
@@ -23,17 +24,45 @@ Physics = Literal["ideal", "calibrated"]
 #: Share of the bandwidth at which the unembedding is read (docs/physics.md, calibrated form: V*D*2/(n*W*0.75)).
 UNEMBEDDING_EFFICIENCY = 0.75
 LINEAR_KINDS = frozenset({"attention", "mlp", "expert", "shared_expert", "router", "mixer"})
+#: Of them those that belong to a sequence's attention group when attention is data-parallel.
+GROUP_KINDS = frozenset({"attention", "mixer"})
+#: Tokens of the busiest expert-parallel rank over the mean, for experts are not asked for evenly (docs/physics.md: the
+#: literature's default is 1.2 to 1.5; the lower end, as serving engines rebalance).
+EXPERT_SKEW = 1.2
 
 
 @dataclass(frozen=True)
 class Config:
-    """What one row of columns stands for. ``drafted`` tokens are guessed ahead of each step (``solve/drafting.py``)."""
+    """What one row of columns stands for: a replica of ``tp * pp`` devices (design: dp inside tp, ep divides tp).
+
+    ``node`` is how many devices share a scale-up domain, 0 for all of them; beyond it they talk over ``fabric_bytes_per_s``
+    (one way, each). ``drafted`` tokens are guessed ahead of each step (``solve/drafting.py``).
+    """
 
     accelerator: AcceleratorFacts
     weights: str
     kv: str
     tp: int
+    pp: int = 1
+    dp: int = 1
+    ep: int = 1
+    node: int = 0
+    fabric_bytes_per_s: float = 0.0
     drafted: int = 0
+
+    @property
+    def devices(self) -> int:
+        """Devices of a replica."""
+        return self.tp * self.pp
+
+    @property
+    def attention_tp(self) -> int:
+        """Devices that share the heads of one sequence."""
+        return self.tp // self.dp
+
+    def nodes(self, devices: int) -> int:
+        """Scale-up domains over which ``devices`` neighbours lie."""
+        return -(-devices // self.node) if self.node else 1
 
 
 @dataclass(frozen=True)
@@ -76,16 +105,24 @@ def lower(model: ModelFacts, engine: EngineFacts, configs: Sequence[Config], phy
     return Lowered(tuple(configs), stack(rows, window), MemoryTerms(**columns, window=window))
 
 
-def _linear_params(model: ModelFacts, experts: bool) -> float:
-    """Parameters that every token multiplies (active ones), routed experts or all the rest."""
-    return float(sum(t.active for t in model.tensors if t.kind in LINEAR_KINDS and (t.kind == "expert") == experts))
+#: How the linear layers are cut over devices: by attention group, by expert, or by all of TP.
+_EXPERTS = frozenset({"expert"})
+_REST = LINEAR_KINDS - GROUP_KINDS - _EXPERTS
 
 
-def _linear_bytes(model: ModelFacts, precision: str, experts: bool) -> float:
-    """Bytes of the matrices that a step streams, routed experts or all the rest; the vocabulary stands apart."""
-    return sum(
-        model.tensor_bytes(t, precision) for t in model.tensors if t.kind in LINEAR_KINDS and (t.kind == "expert") == experts
-    )
+def _linear_params(model: ModelFacts, kinds: frozenset[str]) -> float:
+    """Parameters of these kinds that every token multiplies (active ones)."""
+    return float(sum(t.active for t in model.tensors if t.kind in kinds))
+
+
+def _linear_bytes(model: ModelFacts, precision: str, kinds: frozenset[str]) -> float:
+    """Bytes of the matrices of these kinds that a step streams; the vocabulary stands apart."""
+    return sum(model.tensor_bytes(t, precision) for t in model.tensors if t.kind in kinds)
+
+
+def _stage_share(model: ModelFacts, config: Config) -> float:
+    """Share of the layers on the fullest stage of a pipeline."""
+    return math.ceil(model.num_layers / config.pp) / model.num_layers
 
 
 def _expert_idle(model: ModelFacts) -> float:
@@ -95,57 +132,107 @@ def _expert_idle(model: ModelFacts) -> float:
 
 
 def _step(model: ModelFacts, engine: EngineFacts, config: Config, physics: Physics) -> dict[str, Any]:
+    """Coefficients of the slowest stage; the unembedding is on the last one, which is taken to be no emptier than others."""
     acc, tp, ideal = config.accelerator, config.tp, physics == "ideal"
-    math = arithmetic(acc, config.weights)
+    share = _stage_share(model, config)
+    math_dtype = arithmetic(acc, config.weights)
     gemm = gemm_of(engine, acc, config.weights)
     stream_share, peak_share = (1.0, 1.0) if ideal else (gemm.ew, gemm.ec)
+    kv_efficiency, attention_efficiency = attention_of(engine, acc)
     kv_share, attention_share = (1.0, 1.0) if ideal else (
-        engine.kv_efficiency.value * engine.kv_share.get(f"{acc.id}.{config.kv}", 1.0),
-        engine.attention_efficiency.value,
+        kv_efficiency.value * engine.kv_share.get(f"{acc.id}.{config.kv}", 1.0),
+        attention_efficiency.value,
     )
     width = acc.hbm_bytes_per_s
-    bf16 = acc.peak_flops["bf16"]
+    bf16, peak = acc.peak_flops["bf16"], acc.peak_flops[math_dtype]
     vocabulary = model.vocab_size * model.hidden_size * 2.0
     vocabulary_share = 1.0 if ideal else UNEMBEDDING_EFFICIENCY
-    active = _linear_params(model, experts=False) + _linear_params(model, experts=True)
+    skew = EXPERT_SKEW if config.ep > 1 and not ideal else 1.0
+    grouped, experts = _linear_params(model, GROUP_KINDS), _linear_params(model, _EXPERTS)
+    shared = _linear_params(model, _REST) + skew * experts + (grouped if config.dp == 1 else 0.0)
     reads, pairs = zip(*(_group(g, config, kv_share * width, attention_share * bf16) for g in model.layers), strict=True)
     state = sum(g.count * g.attention.state_bytes for g in model.layers)
     latency, wire = _collectives(model, engine, config, ideal)
+    launch = 0.0 if ideal else engine.step_s.value + share * model.num_layers * engine.layer_s.value
+    streamed = _linear_bytes(model, config.weights, _REST) + config.dp * _linear_bytes(model, config.weights, GROUP_KINDS)
+    spread = math.sqrt(2.0 * math.log(config.ep) * config.ep / _experts(model)) if config.ep > 1 and not ideal else 0.0
     return {
-        "launch_s": 0.0 if ideal else engine.step_s.value + model.num_layers * engine.layer_s.value,
+        "launch_s": launch,
         "latency_s": latency,
         "sequence_s": 0.0 if ideal else engine.sequence_s.value,
-        "weight_s": compute.stream_s(_linear_bytes(model, config.weights, experts=False), tp, width, stream_share)
+        "weight_s": share * compute.stream_s(streamed, tp, width, stream_share)
         + compute.stream_s(vocabulary, tp, width, vocabulary_share),
-        "expert_s": compute.stream_s(_linear_bytes(model, config.weights, experts=True), tp, width, stream_share),
+        "expert_s": share * compute.stream_s(_linear_bytes(model, config.weights, _EXPERTS), tp, width, stream_share),
         "expert_idle": _expert_idle(model),
-        "token_flop_s": compute.flop_s_per_token(active, tp, acc.peak_flops[math], peak_share),
+        "token_flop_s": share * compute.flop_s_per_token(shared, tp, peak, peak_share),
         "token_wire_s": wire,
-        "token_read_s": reads,
+        "token_read_s": [share * r for r in reads],
         # A linear-attention or Mamba state is read and written once per step.
-        "state_s": 2.0 * state / (tp * width * kv_share),
-        "pair_s": pairs,
+        "state_s": share * 2.0 * state / (config.attention_tp * width * kv_share),
+        "pair_s": [share * p for p in pairs],
+        "stages": float(config.pp),
+        "groups": float(config.dp),
+        "group_flop_s": share * compute.flop_s_per_token(grouped, config.attention_tp, peak, peak_share)
+        if config.dp > 1
+        else 0.0,
+        "expert_spread": spread,
     }
 
 
+def _experts(model: ModelFacts) -> int:
+    return max(g.num_experts for g in model.layers)
+
+
 def _collectives(model: ModelFacts, engine: EngineFacts, config: Config, ideal: bool) -> tuple[float, float]:
-    """Seconds of all-reduce latency per step, and of all-reduce wire time per token."""
-    acc, tp = config.accelerator, config.tp
-    if tp == 1:
-        return 0.0, 0.0
-    count = collectives.ALLREDUCES_PER_LAYER * model.num_layers
+    """Seconds of latency of a stage's collectives in a step, and of wire time per token.
+
+    Tensor parallelism reduces after attention and after the MLP. With attention groups the first stays inside the group, and
+    the tokens of all groups are gathered before the MLP and scattered after it, which moves what an all-reduce moves.
+    A pipeline hands the tokens' hidden states on to the next stage.
+    """
+    layers = _stage_share(model, config) * model.num_layers
     message = model.hidden_size * 2.0
-    if ideal:
-        return 0.0, count * collectives.allreduce_wire_bytes(message, tp) / acc.link_bytes_per_s
-    alpha = engine.allreduce_latency_factor.value * acc.allreduce_alpha_s[tp]
+    latency = wire = 0.0
+    for devices, gathers in ((config.attention_tp, False), (config.tp, config.dp > 1)):
+        if devices == 1:
+            continue
+        alpha, speed = (0.0, _ideal_speed(config, devices)) if ideal else _allreduce(engine, config, devices, gathers)
+        latency += layers * alpha
+        wire += layers * collectives.allreduce_wire_bytes(message, devices) / speed
+    if config.pp > 1:
+        # Each device of a stage sends its part of the hidden states to its peer in the next one.
+        across = config.node and config.devices > config.node
+        link = config.fabric_bytes_per_s if across else config.accelerator.link_bytes_per_s
+        latency += 0.0 if ideal else (collectives.CROSSING.node_s if across else collectives.CROSSING.pair_s)
+        wire += message / (config.tp * link)
+    return latency, wire
+
+
+def _ideal_speed(config: Config, devices: int) -> float:
+    """Bytes/s of each device in a ring: its link, or the share of the network that the ring passes through."""
+    link = config.accelerator.link_bytes_per_s
+    return link if config.nodes(devices) == 1 else min(link, config.node * config.fabric_bytes_per_s)
+
+
+def _allreduce(engine: EngineFacts, config: Config, devices: int, gathers: bool) -> tuple[float, float]:
+    """Latency and bytes/s of an all-reduce over ``devices`` neighbours.
+
+    The engine's own kernels reach over one domain and only reduce; the rest is the communication library's.
+    """
+    acc, nodes = config.accelerator, config.nodes(devices)
+    inside = devices // nodes
     # A calibrated fabric is never faster than the link it runs over.
-    speed = min(engine.allreduce_bandwidth_factor.value * acc.allreduce_bytes_per_s[tp], acc.link_bytes_per_s)
-    return count * alpha, count * collectives.allreduce_wire_bytes(message, tp) / speed
+    speed = min(engine.allreduce_bandwidth_factor.value * acc.allreduce_bytes_per_s.get(inside, math.inf), acc.link_bytes_per_s)
+    if nodes > 1:
+        speed = min(speed, collectives.crossing_bytes_per_s(inside, config.fabric_bytes_per_s))
+        return collectives.gather_latency_s(inside, nodes), speed
+    own = engine.allreduce_latency_factor.value * acc.allreduce_alpha_s[devices]
+    return max(own, collectives.gather_latency_s(devices, 1)) if gathers else own, speed
 
 
 def _group(group: LayerGroup, config: Config, bytes_per_s: float, flops: float) -> tuple[float, float]:
     """Seconds per cached token of one decoding query, and per prefill pair, of one group of layers on one device."""
-    att, tp = group.attention, config.tp
+    att, tp = group.attention, config.attention_tp
     element = BYTES_PER_KV[config.kv]
     if att.kind in ("none", "linear", "mamba"):
         return 0.0, 0.0
@@ -165,21 +252,27 @@ def _kv_bytes(group: LayerGroup, config: Config) -> float:
         return 0.0
     if att.kind == "mla":
         return attention.mla_bytes_per_token(group.count, att.kv_lora_rank, att.rope_head_dim, element)
-    heads = attention.kv_heads_per_device(att.num_kv_heads, config.tp)
+    heads = attention.kv_heads_per_device(att.num_kv_heads, config.attention_tp)
     return attention.kv_bytes_per_token(group.count, heads, att.head_dim, att.v_head_dim or att.head_dim, element)
 
 
 def _memory(model: ModelFacts, engine: EngineFacts, config: Config, physics: Physics) -> dict[str, Any]:
-    tp = config.tp
+    """Bytes on a device of the fullest stage."""
+    share, at = _stage_share(model, config), config.attention_tp
     total = model.weight_bytes(config.weights)
+    ends = sum(model.tensor_bytes(t, config.weights) for t in model.tensors if t.kind in ("embedding", "lm_head"))
+    layers = total - ends
+    if config.pp > 1:  # the embedding is on the first stage and the unembedding on the last; a tied one is on both
+        ends = max(model.tensor_bytes(t, config.weights) for t in model.tensors if t.kind in ("embedding", "lm_head"))
+    repeated = sum(model.tensor_bytes(t, config.weights) for t in model.tensors if t.kind in GROUP_KINDS) * (config.dp - 1.0)
     # With more ranks than KV heads every rank keeps whole heads: the K and V projections are repeated, not split.
-    repeated = sum(
+    copies = sum(
         g.count
         * 2.0
         * model.hidden_size
         * g.attention.num_kv_heads
         * g.attention.head_dim
-        * max(tp / g.attention.num_kv_heads - 1.0, 0.0)
+        * max(at / g.attention.num_kv_heads - 1.0, 0.0)
         for g in model.layers
         if g.attention.kind in ("full", "sliding", "chunked") and g.attention.num_kv_heads
     )
@@ -187,7 +280,7 @@ def _memory(model: ModelFacts, engine: EngineFacts, config: Config, physics: Phy
     slack = 1.0 if physics == "ideal" else engine.memory.weights_overhead
     return {
         "usable_bytes": config.accelerator.hbm_bytes if physics == "ideal" else config.accelerator.usable_bytes,
-        "weight_bytes": (total + repeated * per_param) / tp * slack,
-        "kv_bytes": [_kv_bytes(g, config) for g in model.layers],
-        "state_bytes": sum(g.count * g.attention.state_bytes for g in model.layers) / tp,
+        "weight_bytes": (share * (layers + repeated + config.dp * copies * per_param) + ends) / config.tp * slack,
+        "kv_bytes": [share * _kv_bytes(g, config) for g in model.layers],
+        "state_bytes": share * sum(g.count * g.attention.state_bytes for g in model.layers) / at,
     }

@@ -5,4 +5,5 @@
 - `fit`: constants that agree with the rows; `identify`: what the rows cannot tell
 - `score`: errors by group; `bands`: what part of unseen rows lies within which factor
 - `file`: the calibration file that a spec names
+- `probe`: what is measured on a device; `probe_torch`: how; `probe_fit`: its constants; `probe_file`: their calibration file
 """

@@ -35,35 +35,41 @@ def text(fit: Fit, rows: Sequence[Row], widths: Mapping[str, Mapping[str, tuple[
     """The file's text. ``engines`` maps an engine as rows write it to its id; the same arguments give the same bytes."""
     date = max((r.date for r in rows), default="")
     source = ", ".join(sorted({r.source for r in rows}))
-    lines = [
-        "# Constants in place of the catalogue's, by `servegen calibrate`. A spec names this file in deploy.calibration.",
-        f"apiVersion: {API_VERSION}",
-        f"kind: {KIND}",
-        f"metadata: {{rows: {len(rows)}, source: {_quoted(source)}}}",
-        "constants:",
-    ]
+    lines = [*head(len(rows), source), "constants:"]
     for name in sorted(fit.values):
-        lines.append(f"  {_quoted(name)}: {_node(fit.values[name], fit.errors[name], fit.rows[name], date, source)}")
+        lines.append(f"  {quoted(name)}: {node(fit.values[name], fit.errors[name], fit.rows[name], source, date)}")
     lines.append("bands:" if widths else "bands: {}")
     for engine, by_metric in sorted(widths.items()):
         lines.append(f"  {engines.get(engine, engine)}:")
         for metric, (width, count) in by_metric.items():
             lines.append(
-                f"    {metric}: {_node(width, math.nan, count, date, 'conformal 90 % quantile of rows left out of the fit')}"
+                f"    {metric}: {node(width, math.nan, count, 'conformal 90 % quantile of rows left out of the fit', date)}"
             )
     return "\n".join(lines) + "\n"
 
 
-def _node(value: float, error: float, rows: int, date: str, source: str) -> str:
+def head(rows: int, source: str) -> list[str]:
+    """The first lines of every calibration file."""
+    return [
+        "# Constants in place of the catalogue's, by `servegen calibrate`. A spec names this file in deploy.calibration.",
+        f"apiVersion: {API_VERSION}",
+        f"kind: {KIND}",
+        f"metadata: {{rows: {rows}, source: {quoted(source)}}}",
+    ]
+
+
+def node(value: float, error: float, rows: int, source: str, date: str = "", origin: str = "fitted") -> str:
+    """A constant as a flow mapping, four significant digits."""
     parts = [f"value: {value:.4g}"]
     if math.isfinite(error):
         parts.append(f"fit_error: {error:.3g}")
-    parts += [f"rows: {rows}", "origin: fitted"]
+    parts += [f"rows: {rows}", f"origin: {origin}"]
     if date:
-        parts.append(f"date: {_quoted(date)}")
-    parts.append(f"source: {_quoted(source)}")
+        parts.append(f"date: {quoted(date)}")
+    parts.append(f"source: {quoted(source)}")
     return "{" + ", ".join(parts) + "}"
 
 
-def _quoted(value: str) -> str:
+def quoted(value: str) -> str:
+    """Text as YAML takes it, whatever is in it."""
     return json.dumps(value, ensure_ascii=False)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from servegen.calibrate.rows import Metric, Row
-from servegen.catalog.accelerators import resolve_accelerator
 from servegen.catalog.calibration import NONE, Calibration
 from servegen.catalog.engines import resolve_engine
 from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
@@ -45,7 +44,7 @@ def setting(row: Row, calibration: Calibration = NONE) -> Setting:
     if row.pp != 1:
         raise CatalogError(Diagnostic("not-built", f"{row.id}: pipeline parallelism is not predicted yet"))
     model = resolve_model(row.model)
-    accelerator = calibration.accelerator(resolve_accelerator(row.accelerator))
+    accelerator = calibration.resolve_accelerator(row.accelerator)
     engine = calibration.engine(resolve_engine(row.engine))
     weights = row.weights or model.native_precision
     if weights not in accelerator.gemm:

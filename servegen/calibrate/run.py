@@ -90,7 +90,10 @@ def calibrate(
     """Fit ``chosen`` constants (default: `fit.default_names`) to what can be predicted of ``rows``."""
     progress("predicting with the catalogue's constants")
     scored = judge(rows, start)
-    known = [row for row, _ in scored.pairs]
+    own = [row for row, _ in scored.pairs if start.has(row.accelerator)]
+    judged = "an accelerator of the calibration's own is judged, not fitted"
+    unpredicted = (*scored.unpredicted, *((row.id, judged) for row in own))
+    known = [row for row, _ in scored.pairs if row not in own]
     names = list(chosen) or fitting.default_names(known)
     begin = {name: c.value for name, c in start.constants.items() if name in names}
     progress(f"fitting {len(names)} constants to {len(known)} rows")
@@ -103,7 +106,7 @@ def calibrate(
         some = [r for r in fit.responses if id(r.row) not in ids]
         values = leave_out(fit, some, pools or {})
         left += [(row, predict(row, calibration_of(values))) for row in out]
-    return Calibrated(fit, scored.pairs, after, tuple(left), tuple(n for n, _ in held), tuple(warnings(fit)), scored.unpredicted)
+    return Calibrated(fit, scored.pairs, after, tuple(left), tuple(n for n, _ in held), tuple(warnings(fit)), unpredicted)
 
 
 def leave_out(fit: Fit, responses: Sequence[Response], pools: Mapping[str, Prior]) -> dict[str, float]:

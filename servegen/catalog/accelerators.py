@@ -18,9 +18,10 @@ Arithmetic runs as ``arithmetic`` says; where that is bf16 (weight-only kernels)
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
-from servegen.catalog.facts import PRECISIONS, AcceleratorFacts, GemmEfficiency
+from servegen.catalog.facts import PRECISIONS, AcceleratorFacts, Constant, GemmEfficiency
 from servegen.catalog.loader import ROOT, Sheet, find, ids, normal
 from servegen.catalog.prices import default_price_per_h, price_rows
 from servegen.errors import CatalogError, Diagnostic
@@ -33,6 +34,9 @@ WITHOUT_FIGURES = {
     "h800-80gb": "its bandwidth and peak",
     "tpu-v7x-192gb": "its memory bandwidth",
 }
+
+#: How far the memory that a device reports may be from the catalogue's, relative.
+MEMORY_TOLERANCE = 0.1
 
 
 def list_accelerators() -> tuple[str, ...]:
@@ -51,7 +55,28 @@ def resolve_accelerator(name: str) -> AcceleratorFacts:
             message = f"{left_out} is not in the catalogue: no reliable source states {lacks}"
             hint = f"known: {', '.join(list_accelerators())}"
             raise CatalogError(Diagnostic("accelerator-without-figures", message, hint=hint))
+    if normal(name).endswith("local"):
+        message = f"there is no accelerator {name!r} in the catalogue: it is one that a probe found on a machine"
+        hint = "servegen calibrate --probe --out FILE writes it; name the file in deploy.calibration, or by --calibration"
+        raise CatalogError(Diagnostic("accelerator-unknown", message, hint=hint))
     return _load(find("accelerators", name))
+
+
+def match_accelerator(name: str, memory_bytes: float) -> AcceleratorFacts | None:
+    """The accelerator that calls itself ``name`` (``NVIDIA H100 80GB HBM3``) and has that much memory; None where none does.
+
+    Its labels on Kubernetes nodes count as names. Of several the one whose memory is nearest; memory may be 10 % off, as
+    drivers and error correction take some.
+    """
+    found = []
+    for id in list_accelerators():
+        facts = _load(id)
+        short = re.sub(r"\s+\d+GB$", "", facts.name)
+        off = abs(facts.usable_bytes / memory_bytes - 1.0)
+        names = {normal(n) for n in (id, facts.name, short, *facts.aliases, *facts.node_selector.values())}
+        if normal(name) in names and off <= MEMORY_TOLERANCE:
+            found.append((off, id, facts))
+    return min(found)[2] if found else None
 
 
 def arithmetic(accelerator: AcceleratorFacts, precision: str) -> str:
@@ -72,6 +97,11 @@ def _load(name: str) -> AcceleratorFacts:
     sheet = Sheet(ROOT / "accelerators" / f"{name}.yaml")
     if sheet.text("id") != name:
         sheet.fail("id is not the file's name")
+    return facts_of(sheet, name)
+
+
+def facts_of(sheet: Sheet, name: str) -> AcceleratorFacts:
+    """The facts of an entry that is called ``name``. CatalogError where a figure is missing or has no source."""
     rows = price_rows(name)
     price_per_h = default_price_per_h(name)
     count = sum(row["kind"] == "on_demand" for row in rows)
@@ -94,6 +124,7 @@ def _load(name: str) -> AcceleratorFacts:
         host_devices=sheet.count("host_devices"),
         host_cpus=sheet.count("host_cpus"),
         host_memory_bytes=sheet.figure("host_memory_bytes"),
+        host_fabric_bytes_per_s=sheet.figure("host_fabric_bytes_per_s") if sheet.has("host_fabric_bytes_per_s") else 0.0,
         resource=sheet.text("resource"),
         node_selector=sheet.labels("node_selector"),
         compute_capability=sheet.figure("compute_capability") if sheet.has("compute_capability") else 0.0,
@@ -103,8 +134,12 @@ def _load(name: str) -> AcceleratorFacts:
         price_per_h=price_per_h,
         price_rows=rows,
         sources=sheet.sources,
+        kv_efficiency=_own(sheet, "kv_efficiency"),
+        attention_efficiency=_own(sheet, "attention_efficiency"),
     )
     sheet.sources["price_per_h"] = f"median of {count} on-demand rows of prices.yaml" if count else "no price is known"
+    if not facts.host_fabric_bytes_per_s:
+        sheet.sources["host_fabric_bytes_per_s"] = "not known"
     if not facts.compute_capability:
         sheet.sources["compute_capability"] = "not a CUDA device"
     sheet.done()
@@ -124,6 +159,14 @@ def _by_tp(sheet: Sheet, key: str) -> dict[int, float]:
             sheet.fail(f"{key}: {tp!r} is no TP")
         found[tp] = value
     return found
+
+
+def _own(sheet: Sheet, key: str) -> Constant | None:
+    """A share that attention reaches on this device, where it was measured there."""
+    if not sheet.has(key):
+        return None
+    figures = sheet.record(key, sheet.section(key), ("value", "fit_error", "rows"))
+    return Constant(figures["value"], figures["fit_error"], int(figures["rows"]), sheet.sources[key], origin="measured")
 
 
 def _gemm(sheet: Sheet) -> dict[str, GemmEfficiency]:

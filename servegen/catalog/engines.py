@@ -48,6 +48,14 @@ def gemm_of(engine: EngineFacts, accelerator: AcceleratorFacts, precision: str) 
     return engine.kernels.get(f"{accelerator.id}.{precision}", accelerator.gemm[precision])
 
 
+def attention_of(engine: EngineFacts, accelerator: AcceleratorFacts) -> tuple[Constant, Constant]:
+    """The shares that attention reaches: of the bandwidth (reading a bf16 KV cache) and of the bf16 peak (prompts).
+
+    Those measured on the accelerator where there are any, else the engine's.
+    """
+    return accelerator.kv_efficiency or engine.kv_efficiency, accelerator.attention_efficiency or engine.attention_efficiency
+
+
 @cache
 def _load(name: str) -> EngineFacts:
     sheet = Sheet(ROOT / "engines" / f"{name}.yaml")
@@ -71,9 +79,10 @@ def _load(name: str) -> EngineFacts:
         weights=_known(sheet, "weights", PRECISIONS),
         quantize_on_load=_known(sheet, "quantize_on_load", PRECISIONS),
         kv_cache=_known(sheet, "kv_cache", tuple(BYTES_PER_KV)),
-        vendors=_known(sheet, "vendors", ("nvidia", "amd", "intel", "google")),
+        vendors=_known(sheet, "vendors", ("nvidia", "amd", "intel", "google", "cpu")),
         disaggregation=sheet.flag("disaggregation"),
         multi_node=sheet.flag("multi_node"),
+        parallel=sheet.texts("parallel"),
         metrics=sheet.flag("metrics"),
         own_checkpoints=sheet.flag("own_checkpoints"),
         renders=sheet.flag("renders"),
@@ -83,6 +92,7 @@ def _load(name: str) -> EngineFacts:
         drafting_schedulers=cast("tuple[Scheduler, ...]", _known(sheet, "drafting_schedulers", get_args(Scheduler)))
         if sheet.has("drafting_schedulers")
         else (),
+        drafting_groups=sheet.texts("drafting_groups") if sheet.has("drafting_groups") else (),
         kv_share=_kv_share(sheet),
         band=_band(sheet),
         images=sheet.labels("images"),
@@ -137,7 +147,8 @@ def _memory(sheet: Sheet) -> MemoryRule:
     names = {
         "context_bytes", "usable_share", "setup_bytes", "setup_parallel_bytes", "handoff_bytes", "per_chunk_token_bytes",
         "least_chunk_tokens",
-        "per_device_bytes", "per_graph_sequence_bytes", "floor_bytes", "floor_above_bytes", "weights_overhead", "kv_reserve_osl",
+        "per_device_bytes", "per_graph_sequence_bytes", "per_padded_sequence_bytes", "floor_bytes", "floor_above_bytes",
+        "weights_overhead", "kv_reserve_osl",
     }  # fmt: skip
     if rule.keys() != names:
         sheet.fail(f"memory: {', '.join(sorted(rule.keys() ^ names))} is missing or unknown")

@@ -135,8 +135,20 @@ class GemmEfficiency:
     ec: float
     fit_error: float
     rows: int
-    origin: str  # fitted | scaled | default : which rule gave it
+    origin: str  # fitted | scaled | default | measured (kernels alone, by a probe) : which rule gave it
     source: str
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A fitted constant with its error: ``fit_error`` is relative (0.1 = ten percent), nan when none was reported."""
+
+    value: float
+    fit_error: float
+    rows: int
+    source: str
+    date: str = ""
+    origin: str = "fitted"  # fitted | default | measured (kernels alone, by a probe)
 
 
 @dataclass(frozen=True)
@@ -161,6 +173,7 @@ class AcceleratorFacts:
     host_devices: int  # devices in the usual host
     host_cpus: int
     host_memory_bytes: float
+    host_fabric_bytes_per_s: float  # between hosts, one way, for each device; 0 = unknown
     resource: str  # Kubernetes extended resource
     node_selector: Mapping[str, str]
     compute_capability: float  # CUDA SM version as a number (9.0), 0 elsewhere
@@ -170,18 +183,8 @@ class AcceleratorFacts:
     price_per_h: float  # default: median on-demand row; nan when no price is known
     price_rows: tuple[Mapping[str, object], ...]
     sources: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Constant:
-    """A fitted constant with its error: ``fit_error`` is relative (0.1 = ten percent), nan when none was reported."""
-
-    value: float
-    fit_error: float
-    rows: int
-    source: str
-    date: str = ""
-    origin: str = "fitted"  # fitted | default
+    kv_efficiency: Constant | None = None  # of its own kernels, in place of the engine's; None: the engine's
+    attention_efficiency: Constant | None = None  # likewise
 
 
 Scheduler = Literal["prefill-first", "mixed", "static"]
@@ -192,7 +195,8 @@ class MemoryRule:
     """What an engine leaves free on a device of ``usable`` bytes:
 
     ``reserve = context + usable_share*usable + per_chunk_token*chunk + per_device*(tp*pp)
-    + per_graph_sequence*max_running_requests``, at least ``floor`` on devices above ``floor_above`` bytes;
+    + per_graph_sequence*max_running_requests + per_padded_sequence*max_running_requests*dp`` where dp > 1 (sequences of one
+    attention group), at least ``floor`` on devices above ``floor_above`` bytes;
     ``setup`` (one device, several) is gone before the fraction applies; ``handoff`` comes on top on prefill and
     decode servers. ``weights_overhead`` multiplies the weights (loader slack).
     """
@@ -206,6 +210,7 @@ class MemoryRule:
     least_chunk_tokens: float  # a smaller chunk is reserved for like this one
     per_device_bytes: float
     per_graph_sequence_bytes: float
+    per_padded_sequence_bytes: float
     floor_bytes: float
     floor_above_bytes: float
     weights_overhead: float
@@ -234,9 +239,10 @@ class EngineFacts:
     weights: tuple[str, ...]  # precisions of checkpoints that it loads
     quantize_on_load: tuple[str, ...]  # precisions it makes from a bf16 checkpoint while loading
     kv_cache: tuple[str, ...]
-    vendors: tuple[str, ...]  # accelerator vendors it runs on
+    vendors: tuple[str, ...]  # accelerator vendors it runs on; cpu: processors without an accelerator
     disaggregation: bool
     multi_node: bool
+    parallel: tuple[str, ...]  # besides TP: pp, ep, dp (attention data parallelism)
     metrics: bool  # whether its server exposes Prometheus metrics
     own_checkpoints: bool  # whether it loads only checkpoints converted to its own format
     renders: bool  # whether this version has a launch template for it
@@ -244,6 +250,7 @@ class EngineFacts:
     kernels: Mapping[str, GemmEfficiency]  # by "accelerator.precision", where its own kernels are not those of the accelerator's
     drafts: Mapping[str, float]  # by method of speculative decoding: bytes per device that it reserves at the least for the draft
     drafting_schedulers: tuple[Scheduler, ...]  # the schedulers that draft
+    drafting_groups: tuple[str, ...]  # the methods that draft in attention groups
     kv_share: Mapping[str, float]  # by "accelerator.precision": reading of such a cache over kv_efficiency; 1 else
     band: Mapping[str, Constant]  # half-width in which 90 % of unseen rows lie, as a factor less one: ttft, itl, throughput
     images: Mapping[str, str]  # default image by version

@@ -22,6 +22,9 @@ from servegen.errors import CatalogError, Diagnostic, Where
 
 ROOT = Path(__file__).parent
 
+#: No figure of a device or an engine comes near this; not-a-number is not below it either.
+LARGEST = 1e30
+
 _ALIASES = re.compile(r"^aliases: \[(.*)\]$", re.MULTILINE)
 _VENDORS = re.compile(r"^(nvidia|amd|intel|google)")
 
@@ -95,15 +98,16 @@ def parse(text: str, file: Path) -> dict[object, object]:
 
 
 class Sheet:
-    """One catalogue file while it turns into facts. ``sources`` grows with every figure that is taken.
+    """One catalogue entry while it turns into facts. ``sources`` grows with every figure that is taken. The entry is all of
+    a file, or ``data`` where it is part of one.
 
     Every method raises CatalogError when the file lacks the key, has another type there, or names no source for a
     number. ``done`` refuses keys that nothing took, so that a misspelt key cannot go unnoticed.
     """
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, data: dict[object, object] | None = None) -> None:
         self._file = file
-        self._data = parse(file.read_text("utf-8"), file)
+        self._data = parse(file.read_text("utf-8"), file) if data is None else data
         self._taken: set[object] = set()
         self.sources: dict[str, str] = {}
         self._table = self.labels("sources")
@@ -152,7 +156,7 @@ class Sheet:
         return self._table[name]
 
     def number(self, path: str, value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
             self.fail(f"{path} is no number")
         return float(value)
 
@@ -163,7 +167,8 @@ class Sheet:
         return math.nan if node.get("value") is None else self.number(key, node["value"])
 
     def count(self, key: str) -> int:
-        return int(self.figure(key))
+        value = self.figure(key)
+        return int(value) if not math.isnan(value) else self.fail(f"{key} has no value")
 
     def counts(self, key: str) -> tuple[int, ...]:
         """A list of whole numbers with one source."""
@@ -198,7 +203,7 @@ class Sheet:
         """The shares that matrix multiplications of one precision reach, with how they are known."""
         figures = self.record(path, node, ("ew", "ec", "fit_error", "rows"))
         origin = node.get("origin") if isinstance(node, dict) else None
-        if origin not in {"fitted", "scaled", "default"}:
+        if origin not in {"fitted", "scaled", "default", "measured"}:
             self.fail(f"{path}: unknown origin")
         ew, ec, error, rows = figures.values()
         return GemmEfficiency(ew, ec, error, int(rows), origin, self.sources[path])

@@ -19,14 +19,20 @@ GROUPS = ("all", "engine", "accelerator", "model", "weights", "concurrency", "gr
 
 
 def calibrate(
-    results: Annotated[list[Path], typer.Argument(metavar="RESULTS", help="Files of benchmark results.", show_default=False)],
+    results: Annotated[
+        list[Path] | None, typer.Argument(metavar="[RESULTS]", help="Files of benchmark results.", show_default=False)
+    ] = None,
+    probe: Annotated[bool, typer.Option("--probe", help="Measure the devices of this machine instead; needs torch.")] = False,
+    budget: Annotated[
+        int, typer.Option(min=0, max=3600, help="With --probe: seconds of measuring; 0: 50.", show_default=False)
+    ] = 0,
     score: Annotated[bool, typer.Option("--score", help="Only judge predictions; fit nothing.")] = False,
     by: Annotated[str, typer.Option(help=f"Group errors by one of {', '.join(GROUPS)}.")] = "",
     out: Annotated[Path | None, typer.Option(help="Write the calibration file here.")] = None,
     constant: Annotated[list[str] | None, typer.Option(help="Fit this constant; may be repeated.", show_default=False)] = None,
     calibration: Annotated[Path | None, typer.Option(help="Judge, or start from, the constants of this file.")] = None,
     engine: Annotated[str, typer.Option(help="Engine, where the results do not say.")] = "",
-    model: Annotated[str, typer.Option(help="Model, where the results do not say.")] = "",
+    model: Annotated[str, typer.Option(help="Model, where the results do not say; the one whose shapes are probed.")] = "",
     accelerator: Annotated[str, typer.Option(help="Accelerator, where the results do not say.")] = "",
     tp: Annotated[int, typer.Option(min=0, help="Tensor parallelism, where the results do not say.")] = 0,
     weights: Annotated[str, typer.Option(help="Precision of weights, where the results do not say.")] = "",
@@ -36,7 +42,23 @@ def calibrate(
     osl: Annotated[int, typer.Option(min=0, help="Output tokens, where the results do not say.")] = 0,
     format: Annotated[str, typer.Option("--format", "-o", help="text, json or yaml; csv with --score.")] = "text",
 ) -> int:
-    """Fit engine and accelerator constants to benchmark results, or judge predictions by them."""
+    """Fit engine and accelerator constants to benchmark results, or judge predictions by them; or measure an accelerator."""
+    if probe:
+        given = {
+            "RESULTS": results, "--score": score, "--by": by, "--constant": constant, "--calibration": calibration,
+            "--engine": engine, "--accelerator": accelerator, "--tp": tp, "--weights": weights, "--kv": kv,
+            "--concurrency": concurrency, "--isl": isl, "--osl": osl,
+        }  # fmt: skip
+        idle = [name for name, value in given.items() if value]
+        if idle:
+            raise typer.BadParameter(f"a probe measures for itself and has no use for {', '.join(idle)}", param_hint="'--probe'")
+        from servegen.cli.probe import probe as probe_device
+
+        return probe_device(model, budget, out, format_of(format, ("text", "json", "yaml")))
+    if not results:
+        raise typer.BadParameter("files of benchmark results are needed, or --probe", param_hint="'RESULTS'")
+    if budget:
+        raise typer.BadParameter("only a probe takes its time", param_hint="'--budget'")
     format_of(format, ("text", "json", "yaml", "csv") if score else ("text", "json", "yaml"))
     if by:
         one_of("--by", by, GROUPS)
@@ -47,11 +69,11 @@ def calibrate(
     from servegen.calibrate.run import judge
     from servegen.catalog.calibration import NONE, load_calibration
 
-    given: dict[str, Any] = {
+    said: dict[str, Any] = {
         "engine": engine, "model": model, "accelerator": accelerator, "tp": tp, "weights": weights, "kv": kv,
         "concurrency": concurrency, "isl": isl, "osl": osl,
     }  # fmt: skip
-    rows = [row for path in results for row in read(path, given)]
+    rows = [row for path in results for row in read(path, said)]
     start = load_calibration(calibration) if calibration is not None else NONE
     if score:
         scored = judge(rows, start)
@@ -84,15 +106,12 @@ def _tell_left(left: Sequence[tuple[str, str]]) -> None:
 def _write(found: Calibrated, out: Path | None) -> str:
     from servegen.calibrate import file
     from servegen.calibrate.run import engine_ids
-    from servegen.errors import Diagnostic, EmitError, Where
+    from servegen.cli.probe import write
 
     rows = [row for row, _ in found.after]
     text = file.text(found.fit, rows, file.bands(found.left_out), engine_ids(rows))
     if out is not None:
-        try:
-            out.write_text(text, "utf-8")
-        except OSError as error:
-            raise EmitError(Diagnostic("io", f"cannot write: {error.strerror or error}", Where(str(out)))) from error
+        write(out, text)
     return text
 
 

@@ -8,9 +8,12 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from servegen.errors import Diagnostic, InfeasibleError, ServegenError, SpecError, UserError, Where
+
+if TYPE_CHECKING:
+    from servegen.catalog.calibration import Calibration
 
 NEEDED = ("engine", "model", "accelerator", "isl", "osl", "concurrency")
 MODES = ("aggregated", "disaggregated", "static")
@@ -44,11 +47,11 @@ def read(file: str) -> list[dict[str, str]]:
     return rows
 
 
-def estimate_row(row: Mapping[str, str], physics: str) -> dict[str, Any]:
+def estimate_row(row: Mapping[str, str], physics: str, calibration: Calibration) -> dict[str, Any]:
     """The figures of one row, with ``error`` set instead where there are none. Never raises."""
     empty: dict[str, Any] = dict.fromkeys(OUTPUT)
     try:
-        return empty | {"id": row["id"]} | _figures(_request(row, physics))
+        return empty | {"id": row["id"]} | _figures(_request(row, physics, calibration))
     except UserError as error:
         said = "; ".join(d.message + (f" ({d.hint})" if d.hint else "") for d in error.diagnostics)
     except InfeasibleError as error:
@@ -71,7 +74,7 @@ def as_csv(results: Sequence[Mapping[str, Any]]) -> str:
     return stream.getvalue()
 
 
-def _request(row: Mapping[str, str], physics: str) -> Any:
+def _request(row: Mapping[str, str], physics: str, calibration: Calibration) -> Any:
     from servegen.solve.estimate import EstimateRequest
 
     for column in NEEDED:
@@ -81,7 +84,7 @@ def _request(row: Mapping[str, str], physics: str) -> Any:
     given |= {FIELDS.get(column, column): _count(column, row[column]) for column in COUNTS if row.get(column)}
     if given.get("mode", MODES[0]) not in MODES:
         raise ValueError(f"mode: {given['mode']!r} is not one of {', '.join(MODES)}")
-    return EstimateRequest(**given, physics=physics)  # type: ignore[arg-type]  # checked by the command
+    return EstimateRequest(**given, physics=physics, calibration=calibration)  # type: ignore[arg-type]  # checked by the command
 
 
 def _figures(request: Any) -> dict[str, Any]:

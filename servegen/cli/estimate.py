@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from servegen.cli import configs
 from servegen.cli.common import format_of, one_of, put, put_data, show
+
+if TYPE_CHECKING:
+    from servegen.catalog.calibration import Calibration
 
 
 def estimate(
@@ -28,6 +32,7 @@ def estimate(
     mode: Annotated[str, typer.Option(help="static, aggregated or disaggregated.")] = "aggregated",
     physics: Annotated[str, typer.Option(help="ideal or calibrated.")] = "calibrated",
     from_: Annotated[str, typer.Option("--from", help="CSV of configurations, one a row; - reads stdin.")] = "",
+    calibration: Annotated[Path | None, typer.Option(help="Use the constants and accelerators of this file.")] = None,
     format: Annotated[str, typer.Option("--format", "-o", help="text, json, yaml; csv and json with --from.")] = "text",
 ) -> int:
     """Estimate one explicit configuration, or every row of a table."""
@@ -36,9 +41,11 @@ def estimate(
         stated = (model, accelerator, engine, tp, pp, dp, ep, weights, kv, batch, isl, osl, cached, chunk, mode)
         if stated != ("", "", "sglang", 1, 1, 1, 1, "", "bf16", 1, 1024, 128, 0, 0, "aggregated"):
             raise typer.BadParameter(
-                "the table states each configuration; only --physics and --format go with it", param_hint="'--from'"
+                "the table states each configuration; only --physics, --calibration and --format go with it",
+                param_hint="'--from'",
             )
-        return _table(from_, "csv" if format == "text" else format_of(format, ("csv", "json", "yaml")), physics)
+        as_table = "csv" if format == "text" else format_of(format, ("csv", "json", "yaml"))
+        return _table(from_, as_table, physics, _own(calibration))
     format_of(format, ("text", "json", "yaml"))
     one_of("--mode", mode, configs.MODES)
     for flag, value in (("--model", model), ("--accelerator", accelerator)):
@@ -50,6 +57,7 @@ def estimate(
     request = EstimateRequest(
         model=model, accelerator=accelerator, engine=engine, tp=tp, pp=pp, dp=dp, ep=ep, weights=weights, kv=kv,
         batch=batch, isl=isl, osl=osl, cached=cached, chunk=chunk, mode=cast(Any, mode), physics=cast(Any, physics),
+        calibration=_own(calibration),
     )  # fmt: skip
     found = estimate_one(request)
     if format == "text":
@@ -63,10 +71,17 @@ def estimate(
     return 0
 
 
-def _table(file: str, format: str, physics: str) -> int:
+def _own(file: Path | None) -> Calibration:
+    """The calibration of a file, or the one that changes nothing."""
+    from servegen.catalog.calibration import NONE, load_calibration
+
+    return NONE if file is None else load_calibration(file)
+
+
+def _table(file: str, format: str, physics: str, calibration: Calibration) -> int:
     """Every row of a table, in order; a row that cannot be estimated says why and stops nothing."""
     rows = configs.read(file)
-    results = [configs.estimate_row(row, physics) for row in rows]
+    results = [configs.estimate_row(row, physics, calibration) for row in rows]
     if format == "csv":
         put(configs.as_csv(results))
     else:

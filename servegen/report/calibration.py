@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from servegen.report.blocks import Block, Items, Text, Title, table
-from servegen.report.figures import count, one_line
+from servegen.report.figures import count, number, one_line, seconds
 
 #: What rows measure, as a person says it.
 METRICS = {
@@ -65,3 +65,42 @@ def score_blocks(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
             table((by, "metric", "rows", "mean", "median", "p90", "bias"), cells, left=2),
         ]
     return blocks or [Text("No row could be predicted.")]
+
+
+#: What a probe measures, with the names of the sizes of a case.
+CASES = {
+    "copy": ("copy", "{0:,} bytes"), "gemm": ("product", "{0:,} x ({1:,} x {2:,})"), "prefill": ("prompt", "{0:,} tokens"),
+    "decode": ("cache", "{0:,} x {1:,} tokens"), "allreduce": ("all-reduce", "{0} devices, {1:,} bytes"),
+}  # fmt: skip
+
+
+def probe_blocks(
+    id: str,
+    about: str,
+    model: str,
+    constants: Sequence[tuple[str, float, float, float, int]],
+    measured: Sequence[Mapping[str, Any]],
+    notes: Sequence[str],
+) -> list[Block]:
+    """``constants`` are (name, the catalogue's value or nan, measured, relative error, measurements), ``measured`` the cases:
+    kind, dtype, size, seconds, bytesPerSecond, flopsPerSecond.
+    """
+    shares = [
+        (one_line(name), number(old), number(new) if new >= 1e-3 else f"{new:.3g}", percent(error), count(rows))
+        for name, old, new, error, rows in constants
+    ]
+    cases = [
+        (
+            CASES[m["kind"]][0], m["dtype"] or "-", CASES[m["kind"]][1].format(*m["size"]), seconds(m["seconds"]),
+            number(m["bytesPerSecond"] / 1e9) if m["bytesPerSecond"] else "-",
+            number(m["flopsPerSecond"] / 1e12) if m["flopsPerSecond"] else "-",
+        )
+        for m in measured
+    ]  # fmt: skip
+    blocks: list[Block] = [
+        Title(f"{one_line(id)}: {one_line(about)}, at the shapes of {one_line(model)}"),
+        table(("constant", "catalogue", "measured", "error", "measurements"), shares),
+        Title("Measurements"),
+        table(("what", "precision", "size", "time", "GB/s", "TFLOP/s"), cases, left=3),
+    ]
+    return [*blocks, Title("Notes"), Items(tuple(one_line(n) for n in notes))] if notes else blocks

@@ -41,3 +41,43 @@ HANDOFF = HandoffCurve(
 def handoff_s(kv_bytes: Array, link_bytes_per_s: Array, curve: HandoffCurve = HANDOFF) -> Array:
     """Seconds to move ``kv_bytes`` over links that sum to ``link_bytes_per_s`` (F28 with a size-dependent share)."""
     return (np.asarray(kv_bytes) + curve.half_bytes) / (curve.peak_share * np.asarray(link_bytes_per_s))
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """What collectives cost that an engine's own kernels do not do: those of several nodes, and those that gather.
+
+    An all-reduce of few bytes takes ``pair_s`` between two devices of a node, ``doubling_s`` more with every doubling inside
+    the node and ``node_s`` more with every doubling of nodes; many bytes pass at ``nic_share`` of the network's rate.
+    """
+
+    pair_s: float
+    doubling_s: float
+    node_s: float
+    nic_share: float
+    source: str
+
+
+CROSSING = Crossing(
+    pair_s=7.3e-6,
+    doubling_s=5.9e-6,
+    node_s=27e-6,
+    nic_share=0.92,
+    source="NCCL inside a node of H100: 7.3, 11 to 13 and 19 us at 2, 4 and 8 devices (aiconfigurator-core 0.12.0, nccl "
+    "2.29.2 tables); two nodes of 8 on NDR InfiniBand: 46 us (NVIDIA/nccl issue 1244); 46 of 50 GB/s for each NIC "
+    "(NVIDIA/nccl-tests issue 290). That each further doubling of nodes adds as much as the first is inferred",
+)
+
+
+def gather_latency_s(devices: float, nodes: float, crossing: Crossing = CROSSING) -> float:
+    """Seconds of an all-reduce, or of an all-gather and a reduce-scatter, of few bytes by the communication library.
+
+    ``devices`` per node; 0 for a single device.
+    """
+    inside = crossing.pair_s + crossing.doubling_s * (np.log2(devices) - 1.0) if devices > 1 else 0.0
+    return float(inside + crossing.node_s * np.log2(nodes))
+
+
+def crossing_bytes_per_s(devices: float, fabric_bytes_per_s: float, crossing: Crossing = CROSSING) -> float:
+    """Rate at which the ring of an all-reduce passes between nodes of ``devices``, each with a NIC of the fabric's rate."""
+    return devices * fabric_bytes_per_s * crossing.nic_share

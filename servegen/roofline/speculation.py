@@ -8,12 +8,15 @@ chance a if all before it were, so that a round yields N = 1 .. g+1 tokens with 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from servegen.roofline.attention import visible_tokens
-from servegen.roofline.compute import gemm_s
+
+if TYPE_CHECKING:
+    from servegen.roofline.step import StepTerms
 
 Array = NDArray[np.float64]
 
@@ -42,10 +45,11 @@ class DraftMemory:
 class Rounds:
     """What a round adds to a decode step, shape (rows,); ``drafted`` 0 is a plain step, to which nothing is added.
 
-    Groups, (rows, groups), are the target's and then the draft's; ``window`` is (groups,). ``token_read_s`` is the reading of
-    one cached token by a whole round, ``pair_s`` the causal attention of prefill as in the step's own terms. ``weight_s`` to
-    ``flop_s`` are one pass of the draft, ``launch_s`` and ``sequence_s`` the drafting of a round besides matrices and KV,
-    ``chunk_launch_s`` and ``chunk_wire_s`` the draft's own prefill.
+    Groups of layers, (rows, groups), are the target's and then the draft's; ``window`` is (groups,). ``token_read_s`` is the
+    reading of one cached token by a whole round, ``pair_s`` the causal attention of prefill as in the step's own terms.
+    ``launch_s``, ``sequence_s`` and ``wire_s`` are the drafting of a round besides matrices and KV: fixed, per sequence of a
+    group, per sequence; ``chunk_launch_s`` and ``chunk_wire_s`` those of the draft's own prefill. ``draft`` has the matrices of
+    one pass of the draft, nothing in rows that do not draft.
     """
 
     drafted: Array
@@ -54,36 +58,33 @@ class Rounds:
     tokens_square: Array
     launch_s: Array
     sequence_s: Array
+    wire_s: Array
     state_s: Array
-    weight_s: Array
-    expert_s: Array
-    expert_idle: Array
-    flop_s: Array
     chunk_launch_s: Array
     chunk_wire_s: Array
     token_read_s: Array
     pair_s: Array
     window: Array
+    draft: StepTerms
 
     def kv_s(self, context: Array | float) -> Array:
         """Seconds that the reading of one sequence's KV adds to a round."""
         return np.asarray(np.sum(self.token_read_s * visible_tokens(context, self.window), axis=-1) + self.state_s)
 
-    def verified(self, sequences: Array) -> Array:
-        """Tokens that a round of so many sequences verifies."""
-        return sequences * (1.0 + self.drafted)
+    @property
+    def verified(self) -> Array:
+        """Tokens of one sequence that a round verifies."""
+        return 1.0 + self.drafted
 
-    def draft_s(self, sequences: Array) -> Array:
-        """Seconds that a round spends on drafting, without the reading of KV."""
-        passes = np.maximum(self.drafted - 1.0, 0.0) * self._gemm_s(sequences) + self._gemm_s(self.verified(sequences))
-        return self.launch_s + self.sequence_s * sequences + passes
+    def draft_s(self, sequences: Array, busiest: Array) -> Array:
+        """Seconds that a round spends on drafting, without the reading of KV; ``busiest`` sequences are in one group."""
+        wide, alone = self.verified, self.draft.gemm_s(sequences, busiest)
+        passes = np.maximum(self.drafted - 1.0, 0.0) * alone + self.draft.gemm_s(wide * sequences, wide * busiest)
+        return self.launch_s + self.sequence_s * busiest + self.wire_s * sequences + passes
 
-    def chunk_s(self, tokens: Array) -> Array:
+    def chunk_s(self, tokens: Array, busiest: Array | None = None) -> Array:
         """Seconds that the draft's prefill adds to a prefill step, without attention; shape of ``tokens``."""
         fixed, wire = self.chunk_launch_s, self.chunk_wire_s
         if tokens.ndim > 1:
             fixed, wire = fixed[:, None], wire[:, None]
-        return fixed + self._gemm_s(tokens) + wire * tokens
-
-    def _gemm_s(self, tokens: Array) -> Array:
-        return gemm_s(self.weight_s, self.expert_s, self.expert_idle, self.flop_s, tokens)
+        return fixed + self.draft.gemm_s(tokens, busiest) + wire * tokens

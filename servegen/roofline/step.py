@@ -5,6 +5,11 @@ The step (F50 generalised) of ``sequences`` decoding sequences and ``tokens`` pr
     launch + latency + sequence*(sequences + prompts) + kv + max(streaming, multiplying) + wire + attention
 
 where ``streaming`` counts the experts that the batch wakes (F43). With the ideal terms (efficiency 1, no latency) it is F10.
+
+A pipeline of ``stages`` works on as many micro-batches at once: a sequence gets a token each time its micro-batch has been
+through all of them, so the step is ``stages`` times that of one stage with its share of the sequences. Attention-data
+parallelism keeps ``groups`` of devices apart: sequences spread over the groups, a prompt belongs to one of them, and the
+busiest group sets the pace of the attention, while the experts take the tokens of all groups together.
 """
 
 from __future__ import annotations
@@ -12,13 +17,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from servegen.roofline.attention import causal_pairs, visible_tokens
-from servegen.roofline.compute import gemm_s
 from servegen.roofline.speculation import Rounds
 
 Array = NDArray[np.float64]
@@ -30,8 +35,11 @@ class StepTerms:
     """Coefficients of the step, shape (rows,) or, with a group axis, (rows, groups); ``window`` is (groups,).
 
     ``token_read_s`` is the time to read one cached token (per sequence), ``state_s`` the time for a sequence's fixed state,
-    ``pair_s`` the time per unit of :func:`servegen.roofline.attention.causal_pairs`. With ``rounds`` a decode step is a round of
-    speculative decoding, and a prompt is prefilled by the draft as well.
+    ``pair_s`` the time per unit of :func:`servegen.roofline.attention.causal_pairs`. All are of the slowest of ``stages`` and
+    of one of ``groups``; ``group_flop_s`` is the time per token of the matrices that belong to a group, ``token_flop_s`` of
+    those that all groups share. ``expert_spread`` is what the busiest expert-parallel rank wakes beyond its share (F43), 0
+    without expert parallelism. With ``rounds`` a decode step is a round of speculative decoding, and a prompt is prefilled by the
+    draft as well; the rows that draft have one stage.
     """
 
     launch_s: Array
@@ -45,8 +53,17 @@ class StepTerms:
     token_read_s: Array
     state_s: Array
     pair_s: Array
+    stages: Array
+    groups: Array
+    group_flop_s: Array
+    expert_spread: Array
     window: Array
     rounds: Rounds | None = None
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether no row has stages or groups."""
+        return bool((self.stages == 1.0).all() and (self.groups == 1.0).all())
 
     def kv_s(self, context: Array | float) -> Array:
         """Seconds that one sequence of ``context`` tokens adds to a decode step, shape (rows,)."""
@@ -59,33 +76,60 @@ class StepTerms:
         of = self if self.rounds is None else self.rounds
         return np.asarray(of.pair_s @ causal_pairs(total, cached, of.window).T)
 
-    def gemm_s(self, tokens: Array) -> Array:
-        """max(streaming, multiplying) of ``tokens`` tokens, shape (rows,) or (rows, k)."""
-        return gemm_s(self.weight_s, self.expert_s, self.expert_idle, self.token_flop_s, tokens)
+    def woken(self, tokens: Array) -> Array:
+        """Share of the experts of a rank that ``tokens`` tokens wake, of the busiest rank; shape (rows,) or (rows, k)."""
+        idle, spread = (_beside(c, tokens) for c in (self.expert_idle, self.expert_spread))
+        share = 1.0 - idle**tokens
+        if not self.expert_spread.any():
+            return np.asarray(share)
+        return np.minimum(share + spread * np.sqrt(share * (1.0 - share)), 1.0)
+
+    def gemm_s(self, tokens: Array, busiest: Array | None = None) -> Array:
+        """max(streaming, multiplying) of ``tokens`` tokens, ``busiest`` of them in one group; shape (rows,) or (rows, k)."""
+        weight, flop = _beside(self.weight_s, tokens), _beside(self.token_flop_s, tokens)
+        multiply = flop * tokens
+        if busiest is not None:
+            multiply = multiply + _beside(self.group_flop_s, tokens) * busiest
+        if not self.expert_s.any():  # a dense model has no experts to wake; the power below is the costliest operation here
+            return np.maximum(weight, multiply)
+        return np.maximum(weight + _beside(self.expert_s, tokens) * self.woken(tokens), multiply)
+
+    def busiest(self, sequences: Array) -> Array:
+        """Sequences of the fullest group when they are spread evenly."""
+        return np.maximum(sequences / self.groups, np.minimum(sequences, 1.0))
 
     def decode_s(self, sequences: Array, kv_s: Array) -> Array:
         """Seconds of a pure decode step of ``sequences`` sequences, each reading its KV in ``kv_s``. Shape (rows,)."""
-        fixed = self.launch_s + self.latency_s
+        if self.plain and self.rounds is None:
+            each = self.sequence_s + kv_s + self.token_wire_s
+            return self.launch_s + self.latency_s + each * sequences + self.gemm_s(sequences)
+        micro = np.maximum(sequences / self.stages, np.minimum(sequences, 1.0))
+        busiest = self.busiest(micro)
+        host = self.launch_s + self.latency_s + (self.sequence_s + kv_s) * busiest
         if self.rounds is None:
-            return fixed + (self.sequence_s + kv_s + self.token_wire_s) * sequences + self.gemm_s(sequences)
-        tokens = self.rounds.verified(sequences)
-        verify = (self.sequence_s + kv_s) * sequences + self.token_wire_s * tokens + self.gemm_s(tokens)
-        return fixed + verify + self.rounds.draft_s(sequences)
+            return self.stages * (host + self.token_wire_s * micro + self.gemm_s(micro, busiest))
+        wide = self.rounds.verified
+        verify = host + self.token_wire_s * wide * micro + self.gemm_s(wide * micro, wide * busiest)
+        return self.stages * (verify + self.rounds.draft_s(micro, busiest))
 
-    def chunk_s(self, tokens: Array) -> Array:
-        """Seconds of a prefill-only step of ``tokens`` tokens, without attention and per-prompt cost."""
-        fixed, wire = self.launch_s + self.latency_s, self.token_wire_s
-        if tokens.ndim > 1:
-            fixed, wire = fixed[:, None], wire[:, None]
-        time = fixed + self.gemm_s(tokens) + wire * tokens
-        return time if self.rounds is None else time + self.rounds.chunk_s(tokens)
+    def chunk_s(self, tokens: Array, prompts: Array | None = None) -> Array:
+        """Seconds of a stage's prefill-only step of ``tokens`` tokens, without attention and per-prompt cost.
+
+        The tokens belong to ``prompts`` prompts, one if it is left out, of which each has a group to itself where it can.
+        """
+        fixed, wire = _beside(self.launch_s + self.latency_s, tokens), _beside(self.token_wire_s, tokens)
+        busiest = None
+        if not self.plain:
+            busiest = tokens if prompts is None else tokens / np.minimum(prompts, self.groups)
+        time = fixed + self.gemm_s(tokens, busiest) + wire * tokens
+        return time if self.rounds is None else time + self.rounds.chunk_s(tokens, busiest)
 
     def prefill_s(self, uncached: Array, total: Array, chunk: Array) -> Array:
-        """Seconds to prefill one prompt alone, in chunks (F8b, F33).
+        """Seconds that a stage takes to prefill one prompt alone, in chunks (F8b, F33).
 
-        ``uncached`` and ``total`` (k,), ``chunk`` (rows,); result (rows, k).
+        ``uncached`` and ``total`` (k,), ``chunk`` (rows,); result (rows, k). A chunk is dealt out to the groups evenly.
         """
-        size = np.minimum(chunk[:, None], uncached[None, :])
+        size = np.minimum((chunk / self.groups)[:, None], uncached[None, :])
         full = np.floor(uncached[None, :] / size)
         rest = uncached[None, :] - full * size
         time = full * self.chunk_s(size) + np.where(rest > 0, self.chunk_s(rest), 0.0)
@@ -93,39 +137,46 @@ class StepTerms:
 
     def decode_breakdown_s(self, sequences: Array, kv_s: Array) -> Mapping[str, Array]:
         """The decode step by what it is spent on; the parts sum to :meth:`decode_s`."""
-        tokens = sequences if self.rounds is None else self.rounds.verified(sequences)
-        stream = self.weight_s + self.expert_s * (1.0 - self.expert_idle**tokens)
-        multiply = self.token_flop_s * tokens
+        micro = np.maximum(sequences / self.stages, np.minimum(sequences, 1.0))
+        busiest = self.busiest(micro)
+        wide = 1.0 if self.rounds is None else self.rounds.verified
+        stream, multiply = self._streamed(wide * micro), wide * (self.token_flop_s * micro + self.group_flop_s * busiest)
         parts = {
             "weights": np.where(stream >= multiply, stream, 0.0),
             "compute": np.where(stream >= multiply, 0.0, multiply),
-            "kv": kv_s * sequences,
+            "kv": kv_s * busiest,
             "attention": np.zeros_like(stream),
-            "collectives": self.latency_s + self.token_wire_s * tokens,
-            "overhead": self.launch_s + self.sequence_s * sequences,
+            "collectives": self.latency_s + self.token_wire_s * wide * micro,
+            "overhead": self.launch_s + self.sequence_s * busiest,
         }
-        return parts if self.rounds is None else {**parts, "draft": self.rounds.draft_s(sequences)}
+        if self.rounds is not None:
+            parts["draft"] = self.rounds.draft_s(micro, busiest)
+        return {name: self.stages * part for name, part in parts.items()}
+
+    def _streamed(self, tokens: Array) -> Array:
+        return np.asarray(self.weight_s + self.expert_s * self.woken(tokens))
 
     def prefill_breakdown_s(self, uncached: float, total: float, chunk: Array) -> Mapping[str, Array]:
-        """The prefill of one prompt by what it is spent on; the parts sum to :meth:`prefill_s`."""
-        chunks = [float(min(c, uncached)) for c in chunk]
+        """The prefill of one prompt on one stage by what it is spent on; the parts sum to :meth:`prefill_s`."""
         parts = {k: np.zeros_like(self.weight_s) for k in ("weights", "compute", "kv", "attention", "collectives", "overhead")}
-        for row, size in enumerate(chunks):
-            left = uncached
-            while left > 0:
-                now = min(size, left)
-                left -= now
-                stream = self.weight_s[row] + self.expert_s[row] * (1.0 - self.expert_idle[row] ** now)
-                multiply = self.token_flop_s[row] * now
-                parts["weights" if stream >= multiply else "compute"][row] += max(stream, multiply)
-                parts["collectives"][row] += self.latency_s[row] + self.token_wire_s[row] * now
-                parts["overhead"][row] += self.launch_s[row]
-                if self.rounds is not None:
-                    drafted = parts.setdefault("draft", np.zeros_like(self.weight_s))
-                    drafted[row] += self.rounds.chunk_s(np.full_like(self.weight_s, now))[row]
+        size = np.minimum(chunk / self.groups, uncached)
+        full = np.floor(uncached / size)
+        for count, now in ((full, size), (np.where(uncached - full * size > 0, 1.0, 0.0), uncached - full * size)):
+            stream, multiply = self._streamed(now), (self.token_flop_s + self.group_flop_s) * now
+            parts["weights"] += count * np.where(stream >= multiply, stream, 0.0)
+            parts["compute"] += count * np.where(stream >= multiply, 0.0, multiply)
+            parts["collectives"] += count * (self.latency_s + self.token_wire_s * now)
+            parts["overhead"] += count * self.launch_s
+            if self.rounds is not None:
+                parts["draft"] = parts.get("draft", 0.0) + count * self.rounds.chunk_s(now, now)
         parts["overhead"] += self.sequence_s
         parts["attention"] += self.attention_s(np.array([total]), np.array([total - uncached]))[:, 0]
         return parts
+
+
+def _beside(column: Array, tokens: Array) -> Array:
+    """A column of rows, shaped to stand beside ``tokens`` of shape (rows,) or (rows, k)."""
+    return column[:, None] if tokens.ndim > 1 else column
 
 
 def stack(rows: Sequence[Mapping[str, Any]], window: Array) -> StepTerms:

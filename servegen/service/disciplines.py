@@ -60,7 +60,7 @@ Discipline = Callable[[Server, Demand, Array], Point]
 def means_only(s: Server) -> Server:
     """The same server without its edges: every discipline then computes means and rates only, many times faster."""
     none = np.zeros((len(s.chunk), 0))
-    return dataclasses.replace(s, prefill_edges_s=none, attention_edges_s=none, extra_edges_s=none)
+    return dataclasses.replace(s, prefill_edges_s=none, attention_edges_s=none, first_edges_s=none)
 
 
 def _even(level: Array) -> Array:
@@ -72,6 +72,11 @@ def _prompts_per_step(rate: Array, step_s: Array, most: Array) -> Array:
     """Prompts that wait together when a step ends, given that one does: a/(1-exp(-a)) with a = rate*step."""
     arrivals = rate * step_s
     return np.clip(arrivals / -np.expm1(-np.maximum(arrivals, 1e-12)), 1.0, most)
+
+
+def _most_together(s: Server, d: Demand) -> Array:
+    """Prompts that a step can hold: what its tokens allow, or one for each attention group."""
+    return np.maximum(np.maximum(s.chunk / d.uncached_mean, 1.0), s.terms.groups)
 
 
 def _queue_s(service_s: Array, busy: Array, d: Demand, service_cv2: Array, slots: Array | float) -> Array:
@@ -93,7 +98,7 @@ def _spread(s: Server, level: Array, step_s: Array) -> Array:
 def prefill_first(s: Server, d: Demand, level: Array) -> Point:
     """Waiting prompts are prefilled at once and the decodes stall meanwhile (SGLang without mixed chunks)."""
     step = s.terms.decode_s(level, s.kv_s)
-    most = np.maximum(s.chunk / d.uncached_mean, 1.0)
+    most = _most_together(s, d)
     service = s.prefill_mean_s
     gain = np.ones_like(service)
     prompts = np.ones_like(service)
@@ -101,7 +106,9 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
     steps = rounds_of(together, d)
     for _ in range(ROUNDS):
         rate = level / (steps * step + level * service * gain)
-        prompts = _prompts_per_step(rate, step, most)
+        # Who arrives while other groups prefill does not wait for them.
+        window = step if s.terms.plain else np.where(s.terms.groups > 1.0, step + service * gain, step)
+        prompts = _prompts_per_step(rate, window, most)
         gain = batching_gain(s, d, prompts)
     rate = level / (steps * step + level * service * gain)
     effective = service * gain
@@ -115,8 +122,8 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
         const_mean_s=s.request_s + step / 2.0 * (1.0 - busy),
         busy=busy,
         wait_s=_queue_s(effective, busy, d, s.prefill_cv2, level),
-        service_edges_s=s.prefill_edges_s,
-        service_mean_s=service,
+        service_edges_s=s.first_edges_s,
+        service_mean_s=service + s.extra_mean_s,
         gap_s=step,
         gap_sd_s=_spread(s, level, step),
         stall_share=-np.expm1(-rate * step),
@@ -130,7 +137,8 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
 def mixed(s: Server, d: Demand, level: Array) -> Point:
     """Decodes share a step with a prefill chunk under a token budget (F44; vLLM, SGLang with mixed chunks).
 
-    No engine drafts in such steps, so rows that draft are read as if they did not.
+    Rows of one stage and one attention group only. No engine drafts in such steps, so rows that draft are read as if they did
+    not.
     """
     together = burst(s, d)
     if s.terms.rounds is not None:
@@ -213,14 +221,14 @@ def static(s: Server, d: Demand, level: Array) -> Point:
 
 def prefill_only(s: Server, d: Demand, level: Array) -> Point:
     """A server that only prefills and hands the KV on; the level is the share of time that it is busy."""
-    most = np.maximum(s.chunk / d.uncached_mean, 1.0)
+    most = _most_together(s, d)
     gain = np.ones_like(level)
     for _ in range(ROUNDS):
         rate = level / (s.prefill_mean_s * gain)
         gain = batching_gain(s, d, np.clip(rate * s.prefill_mean_s, 1.0, most))
     effective = s.prefill_mean_s * gain
     zeros = np.zeros_like(level)
-    service = s.prefill_edges_s + s.extra_edges_s
+    service = s.first_edges_s
     return Point(
         level=level,
         rate=level / effective,

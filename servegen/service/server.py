@@ -19,8 +19,9 @@ class Server:
 
     ``prefill_edges_s`` is the prefill of a prompt alone at each edge of the demand, ``prefill_mean_s`` and ``prefill_cv2``
     its mean and squared coefficient of variation, ``attention_*`` the part of it that is attention. ``alone_s`` is the mean
-    prompt's own step, which :func:`batching_gain` compares with.
-    ``request_s`` is what the engine adds to every first token, ``extra_s`` what the way there adds (hand-off).
+    prompt's own step, which :func:`batching_gain` compares with. All of these are of one pipeline stage.
+    ``request_s`` is what the engine adds to every first token, ``extra_mean_s`` what the way there adds on average (hand-off,
+    the stages that follow the first); ``first_edges_s`` is the prefill with that.
     """
 
     terms: StepTerms
@@ -32,7 +33,7 @@ class Server:
     attention_edges_s: Array
     attention_mean_s: Array
     request_s: Array
-    extra_edges_s: Array
+    first_edges_s: Array
     extra_mean_s: Array
     alone_s: Array
 
@@ -44,22 +45,35 @@ def server(terms: StepTerms, chunk: Array, request_s: float, d: Demand, extra_ed
     square = (nodes * nodes) @ d.node_weights
     edges = terms.prefill_s(d.uncached_edges, d.total_edges, chunk)
     extra = np.zeros_like(edges) if extra_edges_s is None else extra_edges_s
+    if not terms.plain:
+        extra = extra + _later_stages_s(terms, chunk, d)
+    # A prompt that fills one more chunk can look cheaper than a shorter one by a rounding error only.
+    rising = np.maximum.accumulate(edges, axis=1)
     attention_mean = terms.attention_s(d.total_nodes, d.total_nodes - d.uncached_nodes) @ d.node_weights
     return Server(
         terms=terms,
         chunk=chunk,
         kv_s=terms.kv_s(d.held_mean),
-        # A prompt that fills one more chunk can look cheaper than a shorter one by a rounding error only.
-        prefill_edges_s=np.maximum.accumulate(edges, axis=1),
+        prefill_edges_s=rising,
         prefill_mean_s=mean,
         prefill_cv2=np.maximum(square / (mean * mean) - 1.0, 0.0),
         attention_edges_s=terms.attention_s(d.total_edges, d.total_edges - d.uncached_edges),
         attention_mean_s=attention_mean,
         request_s=np.full(chunk.shape, request_s),
-        extra_edges_s=extra,
+        first_edges_s=rising + extra,
         extra_mean_s=(extra[:, 1:] + extra[:, :-1]) @ WIDTHS / 2.0,
         alone_s=_together(terms, chunk, attention_mean, d, np.ones_like(chunk)),
     )
+
+
+def _later_stages_s(terms: StepTerms, chunk: Array, d: Demand) -> Array:
+    """Seconds from the end of a prompt on the first stage to its end on the last one, at each edge: (rows, edges).
+
+    A full chunk of it is under way on each of the stages that follow.
+    """
+    last = np.minimum((chunk / terms.groups)[:, None], d.uncached_edges[None, :])
+    attention = terms.attention_s(d.total_edges, d.total_edges - d.uncached_edges) * last / d.uncached_edges[None, :]
+    return (terms.stages - 1.0)[:, None] * np.maximum.accumulate(terms.chunk_s(last) + attention, axis=1)
 
 
 def batching_gain(s: Server, d: Demand, prompts: Array) -> Array:
@@ -73,5 +87,11 @@ def batching_gain(s: Server, d: Demand, prompts: Array) -> Array:
 def _together(terms: StepTerms, chunk: Array, attention_mean_s: Array, d: Demand, prompts: Array) -> Array:
     """Seconds to prefill ``prompts`` mean prompts in shared steps."""
     tokens = prompts * d.uncached_mean
-    chunks = np.maximum(tokens / chunk, 1.0)
-    return chunks * terms.chunk_s(tokens / chunks) + prompts * (terms.sequence_s + attention_mean_s)
+    if terms.plain:
+        chunks = np.maximum(tokens / chunk, 1.0)
+        return chunks * terms.chunk_s(tokens / chunks) + prompts * (terms.sequence_s + attention_mean_s)
+    # Each prompt has the step of its group, and its attention runs beside that of the other groups.
+    busy = np.minimum(prompts, terms.groups)
+    chunks = np.maximum(tokens * terms.groups / (busy * chunk), 1.0)
+    each = prompts / busy * (terms.sequence_s + attention_mean_s)
+    return np.asarray(chunks * terms.chunk_s(tokens / chunks, prompts) + each)

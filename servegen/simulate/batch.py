@@ -37,6 +37,7 @@ class Batch:
         self.done = 0  # decode steps so far
         self._model, self._log, self._waits = model, log, waits_for_longest
         self._drafting, self._rounder, self._pace = model.drafting, rounder, model.pace
+        self._whole = model.stages == 1 and model.groups == 1
         self._ends: list[tuple[int, int, Request]] = []
         self._order = 0
         self._tokens: float = 0  # of context, over all sequences
@@ -82,7 +83,11 @@ class Batch:
         slope = self._model.read_s * size
         for seen in self._seen:
             slope += seen.window.read_s * seen.growing
-        return base + self.read_s(), slope * self._pace
+        slope *= self._pace
+        if not self._whole:
+            share = self._model.read_share(size)
+            return base + self.read_s() * share, slope * share
+        return base + self.read_s(), slope
 
     def steps_to_next(self) -> int:
         """Decode steps until a sequence ends or fills a window, whatever is first."""

@@ -4,57 +4,39 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from servegen.roofline.speculation import Rounds
+if TYPE_CHECKING:
+    from servegen.simulate.steps import StepModel
 
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """One row of :class:`servegen.roofline.speculation.Rounds` as plain numbers. ``tokens`` is the mean yield of a round."""
+    """One row of :class:`servegen.roofline.speculation.Rounds` as plain numbers. ``tokens`` is the mean yield of a round,
+    ``draft`` has the matrices of one pass of the draft.
+    """
 
     drafted: int
     acceptance: float
     tokens: float
     launch_s: float
-    weight_s: float
-    expert_s: float
-    expert_idle: float
-    flop_s: float
+    sequence_s: float
+    wire_s: float
     chunk_launch_s: float
     chunk_wire_s: float
+    draft: StepModel
 
-    @classmethod
-    def of(cls, rounds: Rounds | None, row: int) -> Drafting | None:
-        """Row ``row`` of ``rounds``, None where it drafts nothing."""
-        if rounds is None or not rounds.drafted[row]:
-            return None
-        return cls(
-            drafted=int(rounds.drafted[row]),
-            acceptance=float(rounds.acceptance[row]),
-            tokens=float(rounds.tokens[row]),
-            launch_s=float(rounds.launch_s[row]),
-            weight_s=float(rounds.weight_s[row]),
-            expert_s=float(rounds.expert_s[row]),
-            expert_idle=float(rounds.expert_idle[row]),
-            flop_s=float(rounds.flop_s[row]),
-            chunk_launch_s=float(rounds.chunk_launch_s[row]),
-            chunk_wire_s=float(rounds.chunk_wire_s[row]),
-        )
+    def round_s(self, sequences: float, busiest: float) -> float:
+        """Seconds of drafting in a round of ``sequences``, ``busiest`` of them in one attention group."""
+        wide, gemm_s = self.drafted + 1, self.draft.gemm_s
+        passes = (self.drafted - 1) * gemm_s(sequences, busiest) + gemm_s(wide * sequences, wide * busiest)
+        return self.launch_s + self.sequence_s * busiest + self.wire_s * sequences + passes
 
-    def round_s(self, sequences: int) -> float:
-        """Seconds of drafting in a round, without what each sequence adds by itself."""
-        passes = (self.drafted - 1) * self._gemm_s(sequences) + self._gemm_s(sequences * (self.drafted + 1))
-        return self.launch_s + passes
-
-    def chunk_s(self, tokens: int) -> float:
+    def chunk_s(self, tokens: float, busiest: float) -> float:
         """Seconds that the draft's prefill adds to a step with so many prompt tokens, without attention."""
-        return self.chunk_launch_s + self._gemm_s(tokens) + self.chunk_wire_s * tokens
-
-    def _gemm_s(self, tokens: int) -> float:
-        stream = self.weight_s + (self.expert_s * (1.0 - self.expert_idle**tokens) if self.expert_s else 0.0)
-        return max(stream, self.flop_s * tokens)
+        return self.chunk_launch_s + self.draft.gemm_s(tokens, busiest) + self.chunk_wire_s * tokens
 
 
 class Rounder:

@@ -175,12 +175,11 @@ class Replica:
             tokens += n
             ending += n == request.todo
             attention += model.attention_s(request.past, n)
-        seconds = model.fixed_s + model.decode_s * sequences + model.sequence_s * ending + model.wire_s * tokens
-        seconds += model.gemm_s(sequences + tokens) + attention
-        if model.drafting is not None and tokens:
-            seconds += model.drafting.chunk_s(tokens)
         if sequences:
-            seconds += self.batch.read_s()
+            seconds = model.mixed_s(sequences, tokens, ending, attention, len(parts))
+            seconds += self.batch.read_s() * model.read_share(sequences)
+        else:
+            seconds = model.prompts_s(tokens, ending, attention, len(parts))
         self._parts, self._steps = parts, 1 if decodes and sequences else 0
         self._begin(STEPPING, now, now + seconds)
 

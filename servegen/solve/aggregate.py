@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from dataclasses import dataclass
@@ -56,26 +57,32 @@ def within_memory(problem: Problem, rows: Rows, room: Budget, rejected: Counter[
     """Candidates (rows, limits) whose weights, longest request and full batch fit."""
     mean, std, longest = (column[:, None] for column in occupancy(problem, rows))
     whole = room.fits & (longest <= room.pool)
-    batch = whole & (BATCH_LIMITS[None, :] <= mem.largest_batch(room.pool, mean, std, KV_SLACK))
+    mine = BATCH_LIMITS[None, :] / rows.groups[:, None]
+    batch = whole & (mine <= mem.largest_batch(room.pool, mean, std, KV_SLACK)) & (mine == np.floor(mine))
     rejected["memory: the weights and the engine's reserve do not fit"] += int(np.sum(~room.fits))
     rejected["memory: the KV pool cannot hold the longest request"] += int(np.sum(room.fits & ~whole))
     rejected["memory: the KV pool cannot hold the batch limit"] += int(np.sum(whole & ~batch))
-    return batch
+    return np.asarray(batch)
 
 
-def level_limits(problem: Problem) -> Array:
+def level_limits(problem: Problem, rows: Rows) -> Array:
     """Largest mean number of sequences at each batch limit: below it when slots must be free, else all of it.
 
-    Requests in flight vary with open arrivals and with users who think; a stated concurrency is what it is.
+    Requests in flight vary with open arrivals and with users who think; a stated concurrency is what it is. Attention groups
+    have their slots apart. Shape (rows, limits).
     """
-    return size.slot_level(BATCH_LIMITS) if problem.bounded_start and problem.load_kind != "concurrency" else BATCH_LIMITS
+    shape = (len(rows), len(BATCH_LIMITS))
+    if not problem.bounded_start or problem.load_kind == "concurrency":
+        return np.broadcast_to(BATCH_LIMITS, shape)
+    by_groups = {g: g * size.slot_level(BATCH_LIMITS / g) for g in np.unique(rows.groups)}
+    return np.stack([by_groups[g] for g in rows.groups])
 
 
 def aggregated(problem: Problem, engine: EngineOption, kind: Kind, rejected: Counter[str]) -> list[Outcome]:
     """Every aggregated candidate of an engine on a kind, an outcome for each discipline that the engine has."""
     if no_power(problem, kind, rejected):
         return []
-    disciplines, d, levels = engine.facts.schedulers, problem.demand, level_limits(problem)
+    disciplines, d = engine.facts.schedulers, problem.demand
     outcomes = []
     seen: Counter[str] = Counter()
     rows = build(problem, engine, kind, chunks_for(problem), seen)
@@ -83,12 +90,20 @@ def aggregated(problem: Problem, engine: EngineOption, kind: Kind, rejected: Cou
         room = budget_of(problem, engine, rows, BATCH_LIMITS)
         fits = within_memory(problem, rows, room, seen)
         srv = server(rows.terms, rows.chunk, engine.facts.request_s.value, d)
-        high = np.where(fits.any(axis=1), np.max(np.where(fits, levels, 0.0), axis=1), levels[0])
+        levels = level_limits(problem, rows)
+        high = np.where(fits.any(axis=1), np.max(np.where(fits, levels, 0.0), axis=1), levels[:, 0])
         factors = pessimism(problem, engine.facts, kind.facts)
         for x in disciplines:
-            limit, at_idle = size.largest_level(DISCIPLINES[x], srv, d, problem.slo, high, factors)
-            block = Block(x, engine, kind, rows, srv, room, BATCH_LIMITS, limit)
-            outcomes.append(_sized(problem, block, _scheduled(block, fits, rejected), at_idle, rejected))
+            block = Block(x, engine, kind, rows, srv, room, BATCH_LIMITS, high)
+            able = _scheduled(block, fits, rejected)
+            if x == "mixed" and not rows.terms.plain:
+                whole = np.flatnonzero((rows.groups == 1.0) & (rows.devices == rows.tp))
+                reason = "mixed chunks: not predicted with pipeline stages or attention groups"
+                rejected[reason] += int(able.sum() - able[whole].sum())
+                block, able, levels = _only(block, whole), able[whole], levels[whole]
+            limit, at_idle = size.largest_level(DISCIPLINES[x], block.server, d, problem.slo, block.level_limit, factors)
+            block = dataclasses.replace(block, level_limit=limit)
+            outcomes.append(_sized(problem, block, able, levels, at_idle, rejected))
     for reason, n in seen.items():  # memory asks nothing of a discipline, but each has its candidates
         rejected[reason] += n * len(disciplines)
     return outcomes
@@ -104,18 +119,26 @@ def _scheduled(block: Block, fits: Mask, rejected: Counter[str]) -> Mask:
     return able
 
 
-def _sized(problem: Problem, block: Block, fits: Mask, at_idle: dict[str, Mask], rejected: Counter[str]) -> Outcome:
+def _only(block: Block, index: NDArray[np.int64]) -> Block:
+    """The rows of ``index``, all chunks of some configurations."""
+    srv, room = take(block.server, index), take(block.budget, index)
+    return dataclasses.replace(block, rows=block.rows.at(index), server=srv, budget=room, level_limit=block.level_limit[index])
+
+
+def _sized(
+    problem: Problem, block: Block, fits: Mask, levels: Array, at_idle: dict[str, Mask], rejected: Counter[str]
+) -> Outcome:
     """The candidates of a block, each with the replicas that carry the load."""
-    kind, rows, limit, levels = block.kind, block.rows, block.level_limit, level_limits(problem)
+    kind, rows, limit = block.kind, block.rows, block.level_limit
     if not fits.any():
         return Outcome((), 0, 1, 0.0, block)
     alive = fits & (limit > 0)[:, None]
     _count_idle(rejected, at_idle, fits)
     if not alive.any():
         return Outcome((), int(fits.sum()), 2, 0.0, block)
-    level = np.minimum(levels[None, :], limit[:, None])
+    level = np.minimum(levels, limit[:, None])
     carried, rate = _sustained(problem, block, level, alive)
-    most = _most_replicas(problem, kind, rows.tp)[:, None]
+    most = _most_replicas(problem, kind, rows.devices)[:, None]
     replicas = np.where(alive, _replicas(problem, carried, most), 0.0)
     in_pool = alive & (replicas >= 1) & (replicas <= most)
     enough = in_pool & (problem.saturate | (replicas * problem.utilization * carried >= problem.load * (1 - 1e-9)))
@@ -158,11 +181,11 @@ def _sustained(problem: Problem, block: Block, level: Array, alive: Mask) -> tup
     return carried, rate
 
 
-def _most_replicas(problem: Problem, kind: Kind, tp: Array) -> Array:
-    """Replicas without spares that the pool and maxAccelerators allow."""
-    most = replicas_that_fit(kind, tp)
+def _most_replicas(problem: Problem, kind: Kind, each: Array) -> Array:
+    """Replicas without spares, of ``each`` accelerators, that the pool and maxAccelerators allow."""
+    most = replicas_that_fit(kind, each)
     if problem.max_accelerators:
-        most = np.minimum(most, np.floor(problem.max_accelerators / tp))
+        most = np.minimum(most, np.floor(problem.max_accelerators / each))
     return most - problem.spares
 
 
@@ -181,8 +204,8 @@ def _best_of_each(
     problem: Problem, block: Block, mask: Mask, replicas: Array, carried: Array, rate: Array, level: Array
 ) -> tuple[Candidate, ...]:
     """The best (chunk, batch limit) of every configuration."""
-    kind, tp = block.kind, block.rows.tp[:, None]
-    devices = (replicas + problem.spares) * tp
+    kind = block.kind
+    devices = (replicas + problem.spares) * block.rows.devices[:, None]
     cost, watts = devices * kind.plan.price_per_hour, devices * kind.facts.tdp_w
     full = problem.saturate or problem.objective == "throughput"
     share = problem.utilization if full else problem.load / np.maximum(replicas * carried, 1e-300)
@@ -198,7 +221,7 @@ def _best_of_each(
     else:
         spent = cost if problem.objective == "cost" else watts
         objective = (spent / np.maximum(output, 1e-300) if problem.saturate else spent,)
-    chunks = len(block.rows) // len(block.rows.lowered.configs)
+    chunks = len(chunks_for(problem))
 
     def grouped(a: Any) -> Any:
         """(configs, chunks*limits) from (rows, limits)."""

@@ -22,12 +22,13 @@ from servegen.plan import (
     SpeculativePlan,
     TrafficPlan,
 )
-from servegen.roofline.collectives import HANDOFF
+from servegen.roofline.collectives import CROSSING, HANDOFF
 from servegen.roofline.step import take
 from servegen.service import size
 from servegen.service.disciplines import Point
 from servegen.service.size import Bound
 from servegen.solve.bands import band, dense
+from servegen.solve.budget import graph_bytes
 from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.deploy import finished_deploy
 from servegen.solve.drafting import lower_drafting
@@ -165,12 +166,12 @@ def _role(problem: Problem, r: RoleChoice, p: Point) -> Role:
         weights=config.weights,
         kv=config.kv,
         tp=config.tp,
-        pp=1,
-        dp=1,
-        ep=1,
+        pp=config.pp,
+        dp=config.dp,
+        ep=config.ep,
         replicas=r.replicas,
         spares=problem.spares,
-        devices=config.tp,
+        devices=config.devices,
         max_running_requests=r.batch_limit,
         chunked_prefill_size=r.chunk,
         mixed_chunk=block.discipline == "mixed",
@@ -199,8 +200,9 @@ def _memory(problem: Problem, r: RoleChoice) -> MemoryPlan:
     block, row = r.block, r.row
     rule, memory = block.engine.facts.memory, block.rows.memory
     usable = float(memory.usable_bytes[row])
-    graphs = rule.per_graph_sequence_bytes * r.batch_limit
-    collectives = rule.per_device_bytes * r.tp
+    groups = r.shape.dp
+    graphs = float(graph_bytes(rule, np.array(r.batch_limit / groups), np.array(float(groups))))
+    collectives = rule.per_device_bytes * r.devices
     pool = float(block.budget.pool[row, r.limit])
     draft, drafts_kv = 0.0, 0.0
     if memory.draft is not None and memory.draft.queries[row] > 1.0:
@@ -262,6 +264,10 @@ def _extrapolated(problem: Problem, chosen: Candidate) -> tuple[str, ...]:
         out.append(f"{engine.id} step constants ({engine.step_s.origin}: {engine.step_s.source})")
     if chosen.topology == "disaggregated":
         out.append(f"hand-over of the KV cache ({HANDOFF.source})")
+    if any(r.devices > r.block.kind.plan.per_node or r.shape.dp > 1 for r in chosen.roles):
+        out.append(f"collectives between nodes and between attention groups ({CROSSING.source})")
+    if any(r.shape.pp > 1 for r in chosen.roles):
+        out.append("pipeline stages: priced by the constants of one stage, no measurement of them is in the fit")
     if chosen.drafted:
         out.append("speculative decoding: rounds are priced with the constants of plain steps, the acceptance is the spec's")
     if not dense(problem.model):
@@ -307,18 +313,15 @@ def _facts(problem: Problem, chosen: Candidate, roles: Sequence[Role]) -> Mappin
     """The constants behind the prediction, each with its source."""
     engine = chosen.engine.facts
 
-    def constant(c: Constant) -> dict[str, Any]:
-        return {"value": c.value, "fitError": c.fit_error, "rows": c.rows, "origin": c.origin, "source": c.source}
-
     return {
         "engine": {
             "id": engine.id,
-            "step_s": constant(engine.step_s),
-            "layer_s": constant(engine.layer_s),
-            "sequence_s": constant(engine.sequence_s),
-            "request_s": constant(engine.request_s),
-            "kv_efficiency": constant(engine.kv_efficiency),
-            "attention_efficiency": constant(engine.attention_efficiency),
+            "step_s": _constant(engine.step_s),
+            "layer_s": _constant(engine.layer_s),
+            "sequence_s": _constant(engine.sequence_s),
+            "request_s": _constant(engine.request_s),
+            "kv_efficiency": _constant(engine.kv_efficiency),
+            "attention_efficiency": _constant(engine.attention_efficiency),
             "memory": engine.memory.source,
         },
         "accelerators": [_accelerator(k, roles) for k in chosen.kinds],
@@ -330,10 +333,17 @@ def _facts(problem: Problem, chosen: Candidate, roles: Sequence[Role]) -> Mappin
     }
 
 
+def _constant(c: Constant) -> dict[str, Any]:
+    return {"value": c.value, "fitError": c.fit_error, "rows": c.rows, "origin": c.origin, "source": c.source}
+
+
 def _accelerator(kind: Kind, roles: Sequence[Role]) -> dict[str, Any]:
     """One accelerator's constants, and its price."""
     facts, gemm = kind.facts, kind.facts.gemm[roles[0].weights]
-    tps = sorted({r.tp for r in roles if r.pool == kind.index} - {1})
+    # All-reduces over several nodes are built from those inside one.
+    groups = {n for r in roles if r.pool == kind.index for n in (r.tp, r.tp // r.dp)} - {1}
+    tps = sorted({n if n in facts.allreduce_alpha_s else kind.plan.per_node for n in groups})
+    own = {"kv_efficiency": facts.kv_efficiency, "attention_efficiency": facts.attention_efficiency}
     return {
         "id": facts.id,
         "hbm_bytes_per_s": facts.hbm_bytes_per_s,
@@ -347,6 +357,7 @@ def _accelerator(kind: Kind, roles: Sequence[Role]) -> dict[str, Any]:
             "origin": gemm.origin,
             "source": gemm.source,
         },
+        **{name: _constant(c) for name, c in own.items() if c is not None},
         "allreduce_alpha_s": {str(t): facts.allreduce_alpha_s[t] for t in tps},
         "allreduce_bytes_per_s": {str(t): facts.allreduce_bytes_per_s[t] for t in tps},
         "pricePerHour": kind.plan.price_per_hour,

@@ -13,6 +13,9 @@ from servegen.solve.problem import Problem
 #: Mean relative error that is assumed for what no fit covers: experts, compressed KV, windows and recurrent layers are priced
 #: with the constants of dense models. Published attempts at them stay between 8 and 15 % even in their own fit.
 UNFITTED_KIND_ERROR = 0.25
+#: Error of shares that kernels alone reach, as shares of a whole engine's steps: mean absolute logarithm of fitted over measured
+#: streaming shares of the five pairs (device, precision) that have both (tests/fixtures/efficiency.yaml).
+KERNELS_ALONE_ERROR = 0.36
 #: The same for speculative decoding, whose steps no fit has seen.
 UNFITTED_DRAFTING_ERROR = 0.25
 #: Half-width of the interval that holds 90 % of normal errors, over their mean absolute value: 1.645 / 0.798.
@@ -31,11 +34,13 @@ def band(
 
     Its half-width is the conformal quantile of the engine's residuals on rows that the fit had not seen, whole groups of
     model, accelerator and engine left out in turn (docs/accuracy.md). It is wider where the pair (accelerator, precision) has
-    no rows of its own, by the error of the rule that fills it in, for models of a kind that was not fitted, and where tokens are
-    drafted.
+    no rows of its own, by the error of the rule that fills it in, where only kernels were measured, for models of a kind that
+    was not fitted, and where tokens are drafted.
     """
     gemm = gemm_of(engine, accelerator, weights)
     extra = 0.0 if gemm.origin == "fitted" else gemm.fit_error
+    if gemm.origin == "measured":
+        extra = math.hypot(extra, KERNELS_ALONE_ERROR)
     kind = 0.0 if dense(model) else UNFITTED_KIND_ERROR
     out = {}
     for metric in ("ttft", "itl", "throughput"):

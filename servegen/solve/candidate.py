@@ -11,7 +11,7 @@ from servegen.plan import RoleName, Topology
 from servegen.service.server import Server
 from servegen.solve.budget import Budget
 from servegen.solve.problem import EngineOption, Kind, Problem
-from servegen.solve.space import Rows
+from servegen.solve.space import Rows, Shape, shape_of
 
 Array = NDArray[np.float64]
 
@@ -44,8 +44,17 @@ class RoleChoice:
     level_cap: float  # level at the sustained load
 
     @property
+    def shape(self) -> Shape:
+        return shape_of(self.block.rows.lowered.configs[int(self.block.rows.config[self.row])])
+
+    @property
     def tp(self) -> int:
-        return int(self.block.rows.tp[self.row])
+        return self.shape.tp
+
+    @property
+    def devices(self) -> int:
+        """Accelerators of one replica."""
+        return self.shape.devices
 
     @property
     def batch_limit(self) -> int:
@@ -95,7 +104,9 @@ class Candidate:
         parts = []
         for r in self.roles:
             mixed = "-mixed" if r.block.discipline == "mixed" else ""
-            parts.append(f"{r.role}-tp{r.tp:02d}-c{r.chunk:05d}-b{r.batch_limit:04d}{mixed}")
+            others = (("pp", r.shape.pp), ("dp", r.shape.dp), ("ep", r.shape.ep))
+            cut = "".join(f"-{name}{n:02d}" for name, n in others if n > 1)
+            parts.append(f"{r.role}-tp{r.tp:02d}{cut}-c{r.chunk:05d}-b{r.batch_limit:04d}{mixed}")
         drafts = f"draft{self.drafted:02d}/" if self.drafted else ""
         return f"{self.engine.facts.id}/{'+'.join(k.facts.id for k in self.kinds)}/{weights}-kv-{kv}/{drafts}" + "+".join(parts)
 

@@ -104,13 +104,13 @@ def _most(problem: Problem, candidate: Candidate) -> Mapping[str, int]:
     sized = {r.role: r.replicas + problem.spares for r in candidate.roles}
     if len(candidate.roles) == 1:
         role = candidate.roles[0]
-        most = int(replicas_that_fit(role.block.kind, np.array(float(role.tp))))
+        most = int(replicas_that_fit(role.block.kind, np.array(float(role.devices))))
         if problem.max_accelerators:
-            most = min(most, problem.max_accelerators // role.tp)
+            most = min(most, problem.max_accelerators // role.devices)
         return {role.role: max(most, sized[role.role])}
     growth = (problem.max_accelerators or math.inf) / candidate.devices
     for kind in candidate.kinds:
-        growth = min(growth, kind.devices / sum(sized[r.role] * r.tp for r in candidate.roles if r.block.kind is kind))
+        growth = min(growth, kind.devices / sum(sized[r.role] * r.devices for r in candidate.roles if r.block.kind is kind))
     return {name: max(math.floor(count * growth), count) for name, count in sized.items()}
 
 

@@ -44,12 +44,19 @@ def depths(speculation: Speculation | None) -> tuple[int, ...]:
     return (0, *sorted({d for d in DEPTHS if d < speculation.steps} | {speculation.steps}))
 
 
-def refusal(speculation: Speculation | None, engine: EngineFacts, accelerator: AcceleratorFacts, drafted: int) -> str:
+def refusal(
+    speculation: Speculation | None, engine: EngineFacts, accelerator: AcceleratorFacts, drafted: int, pp: int, dp: int
+) -> str:
     """Why an engine cannot draft so many tokens on a device, "" if it can."""
     if speculation is None or not drafted:
         return ""
-    if speculation.method not in engine.drafts:
-        return f"speculation: {engine.id} with {speculation.method} is not predicted"
+    method = speculation.method
+    if method not in engine.drafts:
+        return f"speculation: {engine.id} with {method} is not predicted"
+    if pp > 1:
+        return f"speculation: {engine.id} does not draft over pipeline stages"
+    if dp > 1 and method not in engine.drafting_groups:
+        return f"speculation: {engine.id} does not draft with {method} in attention groups"
     draft = speculation.draft
     if draft is not None and draft.native_precision not in accelerator.gemm:
         return f"dtype: {accelerator.id} cannot serve a draft of {draft.native_precision} weights"
@@ -84,18 +91,21 @@ def lower_drafting(
         tokens=tokens,
         tokens_square=square,
         launch_s=launch + drafted * layers,
-        # The passes see g - 1 tokens one by one, and g + 1 together.
-        sequence_s=host + 2.0 * drafted * terms.token_wire_s,
+        sequence_s=host,
+        wire_s=2.0 * drafted * terms.token_wire_s,  # the passes see g - 1 tokens one by one, and g + 1 together
         state_s=plain.terms.state_s * (1.0 + drafted / 2.0) + drafted * terms.state_s,  # read once, written after each token
-        weight_s=on * terms.weight_s,
-        expert_s=on * terms.expert_s,
-        expert_idle=terms.expert_idle,
-        flop_s=on * terms.token_flop_s,
         chunk_launch_s=launch + on * layers,
         chunk_wire_s=on * terms.token_wire_s,
         token_read_s=np.hstack([_verifying(model, engine, configs, plain.terms, physics), drafted[:, None] * terms.token_read_s]),
         pair_s=np.hstack([plain.terms.pair_s, on[:, None] * terms.pair_s]),
         window=np.concatenate([plain.terms.window, terms.window]),
+        draft=dataclasses.replace(
+            terms,
+            weight_s=on * terms.weight_s,
+            expert_s=on * terms.expert_s,
+            token_flop_s=on * terms.token_flop_s,
+            group_flop_s=on * terms.group_flop_s,
+        ),
     )
     return dataclasses.replace(
         plain,
@@ -109,11 +119,17 @@ def _draft(speculation: Speculation, engine: EngineFacts, configs: Sequence[Conf
     draft = speculation.draft
     if draft is not None:
         own = draft.native_precision
-        rows = [dataclasses.replace(c, weights=own if own in c.accelerator.gemm else c.weights) for c in configs]
+        rows = [
+            dataclasses.replace(
+                c, weights=own if own in c.accelerator.gemm else c.weights, pp=1, ep=c.ep if draft.layers[0].num_experts else 1
+            )
+            for c in configs
+        ]
         return lower(draft, engine, rows, physics)
-    zero, none = np.zeros(len(configs)), np.zeros((len(configs), 0))
+    zero, one, none = np.zeros(len(configs)), np.ones(len(configs)), np.zeros((len(configs), 0))
     columns: dict[str, Any] = {f.name: zero for f in dataclasses.fields(StepTerms) if f.name != "rounds"}
-    terms = StepTerms(**{**columns, "token_read_s": none, "pair_s": none, "window": np.zeros(0)})
+    special = {"token_read_s": none, "pair_s": none, "stages": one, "groups": one, "window": np.zeros(0)}
+    terms = StepTerms(**{**columns, **special})
     return Lowered(tuple(configs), terms, MemoryTerms(zero, zero, none, zero, np.zeros(0)))
 
 

@@ -12,11 +12,11 @@ from typing import Literal
 
 import numpy as np
 
-from servegen.catalog.accelerators import resolve_accelerator
+from servegen.catalog.calibration import NONE, Calibration
 from servegen.catalog.engines import resolve_engine
 from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
 from servegen.catalog.models import model_from_file, resolve_model
-from servegen.errors import CatalogError, Diagnostic, NotBuiltError
+from servegen.errors import CatalogError, Diagnostic
 from servegen.lower import Config, Lowered, Physics, lower
 from servegen.service import latency, size
 from servegen.service.demand import Demand, demand
@@ -29,7 +29,7 @@ from servegen.simulate.steps import StepModel
 from servegen.solve.bands import band
 from servegen.solve.budget import budget
 from servegen.solve.problem import WeightOption
-from servegen.solve.space import cut
+from servegen.solve.space import Shape, cut, spans_nodes
 from servegen.solve.split import combine
 from servegen.workload import Lengths, Workload
 
@@ -47,7 +47,8 @@ class EstimateRequest:
     """A configuration as the command line states it.
 
     ``chunk`` 0 is the engine's token budget, ``weights`` "" the checkpoint's own precision.
-    ``*_tp`` and ``*_workers`` speak for mode ``disaggregated``; 0 means ``tp`` and 1.
+    ``*_tp`` and ``*_workers`` speak for mode ``disaggregated``; 0 means ``tp`` and 1. ``calibration`` holds constants and
+    accelerators of the user's own.
     """
 
     model: str
@@ -70,6 +71,7 @@ class EstimateRequest:
     prefill_workers: int = 0
     decode_tp: int = 0
     decode_workers: int = 0
+    calibration: Calibration = NONE
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class Estimate:
 
 
 def estimate(request: EstimateRequest) -> Estimate:
-    """Figures of a configuration. CatalogError for what cannot be resolved or exist, NotBuiltError for pp, dp, ep beyond 1."""
+    """Figures of a configuration. CatalogError for what cannot be resolved or exist."""
     model, accelerator, engine = _resolve(request)
     _check(request, model, accelerator, engine)
     d = _demand(request)
@@ -146,7 +148,7 @@ def estimate(request: EstimateRequest) -> Estimate:
     else:
         decoding = lowered
         static = request.mode == "static" or engine.schedulers[0] == "static"
-        devices = float(tp)
+        devices = float(tp * request.pp)
         if static:
             serving = _batch(request, srv, d)
         elif request.physics == "ideal":
@@ -180,15 +182,12 @@ def _largest(parts: Mapping[str, float]) -> str:
 def _resolve(request: EstimateRequest) -> tuple[ModelFacts, AcceleratorFacts, EngineFacts]:
     named_file = request.model.endswith(".json") or (os.path.sep in request.model and Path(request.model).is_file())
     model = model_from_file(Path(request.model)) if named_file else resolve_model(request.model)
-    return model, resolve_accelerator(request.accelerator), resolve_engine(request.engine)
+    own = request.calibration
+    return model, own.resolve_accelerator(request.accelerator), own.engine(resolve_engine(request.engine))
 
 
 def _check(request: EstimateRequest, model: ModelFacts, accelerator: AcceleratorFacts, engine: EngineFacts) -> None:
-    for name in ("pp", "dp", "ep"):
-        if getattr(request, name) != 1:
-            message = f"{name} = {getattr(request, name)} is not predicted yet"
-            raise NotBuiltError(Diagnostic("not-built", message, hint=f"leave --{name} out"))
-    for name in ("tp", "batch", "isl", "osl"):
+    for name in ("tp", "pp", "dp", "ep", "batch", "isl", "osl"):
         if getattr(request, name) < 1:
             raise CatalogError(Diagnostic("out-of-range", f"{name} must be at least 1, not {getattr(request, name)}"))
     if request.isl + request.osl > model.max_context:
@@ -203,9 +202,8 @@ def _check(request: EstimateRequest, model: ModelFacts, accelerator: Accelerator
     if request.kv not in engine.kv_cache or (request.kv == "fp8" and "fp8" not in accelerator.peak_flops):
         raise CatalogError(Diagnostic("unsupported", f"{engine.id} on {accelerator.id} has no {request.kv} KV cache"))
     for tp in {request.tp, request.prefill_tp or request.tp, request.decode_tp or request.tp}:
-        if tp > max(accelerator.scaleup_domain, 1) or (tp > 1 and tp not in accelerator.allreduce_alpha_s):
-            raise CatalogError(Diagnostic("unsupported", f"no all-reduce figures of {accelerator.id} for TP {tp}"))
-        reason = cut(model, WeightOption(weights, "", "", weights), tp)
+        shape = Shape(tp, request.pp, request.dp, request.ep)
+        reason = _unplaced(engine, accelerator, shape) or cut(model, WeightOption(weights, "", "", weights), shape)
         if reason:
             raise CatalogError(Diagnostic("unsupported", reason))
 
@@ -221,8 +219,29 @@ def _demand(request: EstimateRequest) -> Demand:
     return demand(workload)
 
 
+def _unplaced(engine: EngineFacts, accelerator: AcceleratorFacts, shape: Shape) -> str:
+    """Why usual hosts of the accelerator cannot hold a replica of the shape, "" if they can."""
+    host, inside = accelerator.host_devices, shape.tp
+    for name in ("pp", "dp", "ep"):
+        if getattr(shape, name) > 1 and name not in engine.parallel:
+            return f"{engine.id} has no {name.upper()}, or this version does not know it"
+    if shape.devices > host and not spans_nodes(accelerator):
+        inside = min(shape.tp, host)
+        if shape.devices % host or host % inside or not accelerator.host_fabric_bytes_per_s:
+            return f"{shape.words} does not fill hosts of {host} {accelerator.id} on a known fabric"
+    elif shape.tp > max(accelerator.scaleup_domain, 1):
+        return f"TP {shape.tp} is beyond the {accelerator.scaleup_domain} devices of the scale-up domain of {accelerator.id}"
+    if inside > 1 and inside not in accelerator.allreduce_alpha_s:
+        return f"no all-reduce figures of {accelerator.id} for TP {inside}"
+    return ""
+
+
 def _lower(request: EstimateRequest, model: ModelFacts, accelerator: AcceleratorFacts, engine: EngineFacts, tp: int) -> Lowered:
-    return lower(model, engine, [Config(accelerator, request.weights or model.native_precision, request.kv, tp)], request.physics)
+    """On usual hosts: several where one does not hold the replica."""
+    node = 0 if spans_nodes(accelerator) else accelerator.host_devices
+    weights, fabric = request.weights or model.native_precision, accelerator.host_fabric_bytes_per_s
+    config = Config(accelerator, weights, request.kv, tp, request.pp, request.dp, request.ep, node, fabric)
+    return lower(model, engine, [config], request.physics)
 
 
 def _server(request: EstimateRequest, lowered: Lowered, engine: EngineFacts, d: Demand, chunk: float) -> Server:
@@ -238,15 +257,18 @@ def _memory(
         pool = m.usable_bytes - m.weight_bytes
     else:
         sizes = np.array([chunk]), np.array([tp]), np.array([float(request.batch)])
-        pool = budget(rule, model, m.usable_bytes, m.weight_bytes, *sizes).pool[:, 0]
+        cut_up = np.array([tp * request.pp]), np.array([float(request.dp)])
+        pool = budget(rule, model, m.usable_bytes, m.weight_bytes, *sizes, False, *cut_up).pool[:, 0]
     # A static engine, and the ideal one, holds whole sequences; a paged one admits with part of the output reserved.
     share = 1.0 if request.physics == "ideal" or request.mode == "static" else rule.kv_reserve_osl
     each = float(m.sequence_bytes(request.isl + share * request.osl)[0])
-    most = max(math.floor(float(pool[0]) / each), 0) if each else request.batch
+    most = max(math.floor(float(pool[0]) / each), 0) * request.dp if each else request.batch
     needed = request.batch if request.mode == "static" else 1
-    token = _model_kv_bytes(m.token_bytes, tp, model)
+    # Bytes of a token on the fullest stage stand for those of all layers.
+    stages = model.num_layers / math.ceil(model.num_layers / request.pp)
+    token = _model_kv_bytes(m.token_bytes, tp / request.dp, model) * stages
     # Ranks that repeat KV heads hold copies; the pool counts each cached token once, as the bytes of a token do.
-    unique = max(float(pool[0]), 0.0) * (token / float(m.token_bytes[0]) if m.token_bytes[0] else tp)
+    unique = max(float(pool[0]), 0.0) * request.dp * (token / float(m.token_bytes[0]) if m.token_bytes[0] else tp)
     return MemoryFigures(float(m.weight_bytes[0]), token, unique, most, most >= needed)
 
 
@@ -263,7 +285,7 @@ def _loop(
     request: EstimateRequest, engine: EngineFacts, srv: Server, d: Demand, figures: MemoryFigures
 ) -> tuple[float, float, float]:
     """TTFT, TPOT, output tokens/s of a closed loop of B users; those beyond the KV pool wait for a slot."""
-    discipline = DISCIPLINES[engine.schedulers[0]]
+    discipline = DISCIPLINES[engine.schedulers[0] if srv.terms.plain else "prefill-first"]
     running = float(min(request.batch, max(figures.max_running_requests, 1)))
     level = size.level_at(discipline, srv, d, "concurrency", np.array([running]), np.array([running]))
     p = discipline(srv, d, level)
@@ -278,12 +300,14 @@ def _replayed(
     """TTFT, TPOT, output tokens/s of the closed-loop benchmark, replayed step by step."""
     m = lowered.memory
     token = float(m.token_bytes[0])
+    # Of one device, for as many sequences as all attention groups hold.
     pool = figures.kv_pool_bytes * (token / figures.kv_bytes_per_token if token else 1.0 / lowered.configs[0].tp)
     model = StepModel.of(lowered.terms, 0, m.kv_bytes[0].tolist(), float(m.state_bytes[0]))
     bench = benchmark.as_published(request.batch, request.isl, request.osl, request.cached)
     limits = Limits(request.batch, _step_tokens(request, bench.isl, accelerator, engine), pool, engine.memory.kv_reserve_osl)
     scheduler = "whole" if engine.id in WHOLE_PROMPTS else engine.schedulers[0]
-    found = benchmark.run(Deployment((Pool(model, limits, scheduler, 1, engine.request_s.value),)), bench)
+    request_s = engine.request_s.value + model.later_stages_s(min(limits.chunk, bench.isl - bench.cached))
+    found = benchmark.run(Deployment((Pool(model, limits, scheduler, 1, request_s),)), bench)
     return found.ttft_s, found.tpot_s, found.output_tokens_per_s
 
 

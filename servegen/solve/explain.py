@@ -81,7 +81,7 @@ def summary(c: Candidate) -> str:
     for r in c.roles:
         where = f" {r.block.kind.facts.id}" if len(c.kinds) > 1 else ""
         mixed = " mixed" if r.block.discipline == "mixed" else ""
-        parts.append(f"{r.replicas} {r.role} x TP{r.tp}{where} (batch {r.batch_limit}, chunk {r.chunk}{mixed})")
+        parts.append(f"{r.replicas} {r.role} x {r.shape.words}{where} (batch {r.batch_limit}, chunk {r.chunk}{mixed})")
     roles = " + ".join(parts) + (f", {c.drafted} drafted" if c.drafted else "")
     return f"{c.engine.facts.id} on {' and '.join(k.facts.id for k in c.kinds)}, {weights} weights, {kv} KV: {roles}"
 
@@ -125,10 +125,10 @@ def binding(problem: Problem, chosen: Candidate) -> tuple[str, ...]:
         out += [prefix + limit for limit in _limits(problem, role) if prefix + limit not in out]
     role = chosen.roles[0]
     if len(chosen.roles) == 1 and role.replicas + problem.spares >= int(
-        replicas_that_fit(role.block.kind, np.array(float(role.tp)))
+        replicas_that_fit(role.block.kind, np.array(float(role.devices)))
     ):
         out.append("pool")
-    if problem.max_accelerators and chosen.devices + min(r.tp for r in chosen.roles) > problem.max_accelerators:
+    if problem.max_accelerators and chosen.devices + min(r.devices for r in chosen.roles) > problem.max_accelerators:
         out.append("maxAccelerators")
     return tuple(out)
 

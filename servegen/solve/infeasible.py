@@ -20,7 +20,7 @@ from servegen.service.size import Bound, Slo
 from servegen.solve.bands import pessimism
 from servegen.solve.candidate import Block
 from servegen.solve.problem import EngineOption, Kind, Problem, WeightOption
-from servegen.solve.space import occupancy
+from servegen.solve.space import occupancy, shape_of
 from servegen.solve.split import GAPS, START
 from servegen.solve.words import duration
 from servegen.solve.words import load as load_words
@@ -77,7 +77,7 @@ def _least_memory(problem: Problem, blocks: list[Block]) -> str:
         if over[row] < best:
             best = float(over[row])
             config = block.rows.lowered.configs[int(block.rows.config[row])]
-            name = f"{config.accelerator.id}, {config.weights} weights, TP {config.tp}"
+            name = f"{config.accelerator.id}, {config.weights} weights, {shape_of(config).words}"
     return f"{best / 1e9:.1f} GB per device too much ({name})"
 
 

@@ -73,6 +73,9 @@ class Problem:
     objective: Objective
     topology: Literal["auto", "aggregated", "disaggregated"]
     tps: tuple[int, ...]  # () = all
+    pps: tuple[int, ...]  # () = over as many nodes as a replica takes
+    dps: tuple[int, ...]  # () = all that divide TP, of models with experts
+    eps: tuple[int, ...]  # () = none, and all of TP, of models with experts
     max_accelerators: int  # 0 = the pool
     utilization: float
     spares: int

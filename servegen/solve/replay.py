@@ -20,7 +20,6 @@ from servegen.catalog.engines import resolve_engine
 from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
 from servegen.catalog.models import resolve_model
 from servegen.errors import CatalogError, Diagnostic, UserError
-from servegen.lower import Config
 from servegen.plan import Plan, Role
 from servegen.roofline.collectives import HANDOFF
 from servegen.simulate import arrivals
@@ -32,6 +31,7 @@ from servegen.simulate.steps import StepModel
 from servegen.solve.draft import speculation
 from servegen.solve.drafting import Speculation, lower_drafting
 from servegen.solve.problem import Problem
+from servegen.solve.space import Shape, configured
 from servegen.spec.load import loads
 from servegen.workload import HASH_BLOCK_TOKENS, Lengths, TraceRequests, Workload
 
@@ -150,8 +150,8 @@ def deployment(subject: Subject, extra: int = 0, policy: str = "round-robin", ha
     split = plan.choice.topology == "disaggregated"
     for index, role in enumerate(plan.choice.roles):
         accelerator = subject.accelerators[index]
-        drafted = plan.speculative.drafted if plan.speculative and subject.speculation else 0
-        config = Config(accelerator, role.weights, role.kv, role.tp, drafted)
+        config = configured(accelerator, plan.pool[role.pool], role.weights, role.kv, _shape(role))
+        config = dataclasses.replace(config, drafted=plan.speculative.drafted if plan.speculative else 0)
         lowered = lower_drafting(subject.model, engine, [config], subject.speculation)
         memory = lowered.memory
         page = PAGE_TOKENS.get(engine.id, 1)
@@ -161,14 +161,19 @@ def deployment(subject: Subject, extra: int = 0, policy: str = "round-robin", ha
         limits = Limits(
             max_running=role.max_running_requests,
             chunk=role.chunked_prefill_size,
-            pool_bytes=role.memory.kv_pool_bytes,
+            pool_bytes=role.memory.kv_pool_bytes * role.dp,
             reserve_share=engine.memory.kv_reserve_osl,
         )
         # Both servers of a split take the request in; the client sees that once, before its first token.
         request_s = engine.request_s.value * (2.0 if split else 1.0) if index == 0 else 0.0
+        request_s += model.later_stages_s(min(role.chunked_prefill_size, round(plan.traffic.isl_mean)))
         count = role.replicas + (extra if index == 0 else 0)
         pools.append(Pool(model, limits, _scheduler(engine, role), count, request_s, HASH_BLOCK_TOKENS if hashed else 0))
     return Deployment(tuple(pools), policy, handoff)
+
+
+def _shape(role: Role) -> Shape:
+    return Shape(role.tp, role.pp, role.dp, role.ep)
 
 
 def _scheduler(engine: EngineFacts, role: Role) -> str:
@@ -182,9 +187,10 @@ def _scheduler(engine: EngineFacts, role: Role) -> str:
 def _handoff(plan: Plan, role: Role, accelerator: AcceleratorFacts, model: StepModel) -> Handoff:
     """The transfer over all links of a prefill server at once (docs/physics.md, F28), linear in the prompt."""
     fabric = plan.pool[role.pool].fabric_bytes_per_s or accelerator.link_bytes_per_s
-    speed = HANDOFF.peak_share * fabric * role.tp
+    links = role.tp / role.dp
+    speed = HANDOFF.peak_share * fabric * links
     token_bytes = model.token_bytes + sum(w.token_bytes for w in model.windows)
-    return Handoff((HANDOFF.half_bytes + model.sequence_bytes * role.tp) / speed, token_bytes * role.tp / speed)
+    return Handoff((HANDOFF.half_bytes + model.sequence_bytes * links) / speed, token_bytes * links / speed)
 
 
 def source(subject: Subject, traffic: Traffic) -> Source:

@@ -7,7 +7,6 @@ import json
 import math
 from typing import Any
 
-from servegen.catalog.accelerators import resolve_accelerator
 from servegen.catalog.calibration import NONE, Calibration, load_calibration
 from servegen.catalog.engines import resolve_engine
 from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
@@ -62,6 +61,9 @@ def resolve(loaded: LoadedSpec) -> Problem:
         objective=body.objective,
         topology=body.constraints.topology,
         tps=tuple(body.constraints.tp or ()),
+        pps=tuple(body.constraints.pp or ()),
+        dps=tuple(body.constraints.dp or ()),
+        eps=tuple(body.constraints.ep or ()),
         max_accelerators=body.constraints.max_accelerators or 0,
         utilization=body.constraints.utilization,
         spares=body.constraints.spare_replicas,
@@ -240,7 +242,7 @@ def _kind(loaded: LoadedSpec, index: int, own: Calibration) -> Kind:
     entry = loaded.spec.spec.hardware.pool[index]
     key = f"spec.hardware.pool.{index}"
     try:
-        facts = own.accelerator(resolve_accelerator(entry.accelerator))
+        facts = own.resolve_accelerator(entry.accelerator)
     except CatalogError as error:
         raise _at(loaded, f"{key}.accelerator", error) from error
     price = entry.price if entry.price is not None else facts.price_per_h

@@ -69,14 +69,14 @@ def prefills(
     problem: Problem, engine: EngineOption, kind: Kind, peers: tuple[int, ...], fabric: float, rejected: Counter[str]
 ) -> Servers:
     """Prefill servers that meet the bounds on first tokens, one per (configuration, chunk, TP of the decode server)."""
-    rows = build(problem, engine, kind, chunks_for(problem), Counter())
+    rows = build(problem, engine, kind, chunks_for(problem), Counter(), split=True)
     if rows is None or not peers:
         return Servers(0, None, NONE, NONE, NOTHING, NOTHING, NONE)
     d = problem.demand
     peer = np.repeat(np.array(peers), len(rows))
     rows = rows.at(np.tile(np.arange(len(rows)), len(peers)))
-    # As many links carry a hand-over as the narrower side has devices.
-    links = fabric * np.minimum(rows.tp, peer)
+    # As many links carry a hand-over as the narrower side has devices; a group of attention has its own.
+    links = fabric * np.minimum(rows.tp, peer) / rows.groups
     slots = np.array([PREFILL_SLOTS])
     room = budget_of(problem, engine, rows, slots, handoff=True)
     _, _, longest = occupancy(problem, rows)
@@ -98,9 +98,9 @@ def prefills(
 
 
 def handed_per_s(problem: Problem, rows: Rows, links: Array) -> Array:
-    """Requests/s whose KV ``links`` bytes/s of each row can hand over, one after the other."""
-    kv_bytes = rows.memory.sequence_bytes(problem.demand.total_mean) * rows.tp
-    return 1.0 / handoff_s(kv_bytes, links)
+    """Requests/s whose KV each group's ``links`` bytes/s of each row can hand over, one after the other."""
+    kv_bytes = rows.memory.sequence_bytes(problem.demand.total_mean) * rows.tp / rows.groups
+    return rows.groups / handoff_s(kv_bytes, links)
 
 
 def _handoff(problem: Problem, rows: Rows, links: Array) -> Array:
@@ -109,24 +109,25 @@ def _handoff(problem: Problem, rows: Rows, links: Array) -> Array:
     KV follows chunk by chunk, so what is left is the last chunk's transfer, or the backlog of a fabric slower than prefill.
     """
     d = problem.demand
-    kv_bytes = np.stack([rows.memory.sequence_bytes(float(t)) for t in d.total_edges], axis=1) * rows.tp[:, None]
+    kv_bytes = np.stack([rows.memory.sequence_bytes(float(t)) for t in d.total_edges], axis=1)
+    kv_bytes = kv_bytes * (rows.tp / rows.groups)[:, None]
     whole = handoff_s(kv_bytes, links[:, None])
-    chunks = np.ceil(d.uncached_edges[None, :] / rows.chunk[:, None])
+    chunks = np.ceil(d.uncached_edges[None, :] * rows.groups[:, None] / rows.chunk[:, None])
     prefill = rows.terms.prefill_s(d.uncached_edges, d.total_edges, rows.chunk)
     return np.maximum.accumulate(np.maximum(whole / chunks, whole - prefill), axis=1)
 
 
 def decodes(problem: Problem, engine: EngineOption, kind: Kind, fabric: float, rejected: Counter[str]) -> Servers:
     """Decode servers that meet the bounds on gaps, one per (configuration, batch limit)."""
-    rows = build(problem, engine, kind, DECODE_CHUNKS, Counter())
+    rows = build(problem, engine, kind, DECODE_CHUNKS, Counter(), split=True)
     if rows is None:
         return Servers(0, None, NONE, NONE, NOTHING, NOTHING, NONE)
     d = problem.demand
     room = budget_of(problem, engine, rows, BATCH_LIMITS, handoff=True)
     fits = within_memory(problem, rows, room, Counter())
     srv = server(rows.terms, rows.chunk, 0.0, d)
-    levels = level_limits(problem)
-    high = np.where(fits.any(axis=1), np.max(np.where(fits, levels, 0.0), axis=1), levels[0])
+    levels = level_limits(problem, rows)
+    high = np.where(fits.any(axis=1), np.max(np.where(fits, levels, 0.0), axis=1), levels[:, 0])
     factors = pessimism(problem, engine.facts, kind.facts)
     limit, at_idle = size.largest_level(DISCIPLINES["decode"], srv, d, problem.slo.touches(GAPS), high, factors)
     block = Block("decode", engine, kind, rows, srv, room, BATCH_LIMITS, limit)
@@ -135,9 +136,9 @@ def decodes(problem: Problem, engine: EngineOption, kind: Kind, fabric: float, r
     row, column = np.nonzero(fits & (limit > 0)[:, None])
     if not len(row):
         return Servers(2 if fits.any() else 1, block, NONE, NONE, NOTHING, NOTHING, NONE)
-    level = np.minimum(levels[column], limit[row])
+    level = np.minimum(levels[row, column], limit[row])
     rate = DISCIPLINES["decode"](take(means_only(srv), row), d, level).rate
-    rate = np.minimum(rate, handed_per_s(problem, rows, fabric * rows.tp)[row])
+    rate = np.minimum(rate, handed_per_s(problem, rows, fabric * rows.tp / rows.groups)[row])
     return Servers(3, block, row, column, level, rate, np.zeros_like(row))
 
 

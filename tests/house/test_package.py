@@ -67,7 +67,7 @@ def test_every_locked_release_has_hashes_and_no_host_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "library", ["numpy", "scipy", "pydantic", "jinja2", "ruamel", "jsonschema", "kubernetes", "matplotlib"]
+    "library", ["numpy", "scipy", "pydantic", "jinja2", "ruamel", "jsonschema", "kubernetes", "matplotlib", "torch"]
 )
 def test_help_loads_nothing_heavy(library: str, loaded_by_help: set[str]) -> None:
     assert library not in loaded_by_help

@@ -15,6 +15,7 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen.catalog import calibration
 from servegen.catalog.accelerators import resolve_accelerator
 from servegen.catalog.engines import resolve_engine
 from servegen.catalog.facts import (
@@ -177,8 +178,11 @@ def estimated(case: Case, batch: int, prompt: int, answer: int = 1) -> Estimate:
         mode="static",
         physics=case.physics,
     )
-    facts = {"resolve_model": case.model, "resolve_accelerator": case.chip, "resolve_engine": case.engine}
-    with mock.patch.multiple(product, **{name: lambda _, found=found: found for name, found in facts.items()}):
+    facts = {"resolve_model": case.model, "resolve_engine": case.engine}
+    with (
+        mock.patch.multiple(product, **{name: lambda _, found=found: found for name, found in facts.items()}),
+        mock.patch.object(calibration, "resolve_accelerator", lambda _: case.chip),
+    ):
         return product.estimate(request)
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from servegen.catalog import calibration
 from servegen.catalog.accelerators import list_accelerators, resolve_accelerator
 from servegen.catalog.engines import list_engines, resolve_engine
 from servegen.catalog.facts import Attention, ModelFacts
@@ -21,7 +22,7 @@ from servegen.roofline import memory as mem
 from servegen.solve import estimate as estimates
 from servegen.solve.estimate import EstimateRequest, MemoryFigures
 from servegen.solve.problem import WeightOption
-from servegen.solve.space import cut
+from servegen.solve.space import Shape, cut
 
 GIB = 2.0**30
 MIB = 2.0**20
@@ -259,7 +260,7 @@ def test_more_memory_never_lowers_the_batch(usable: float, more: float, chunk: i
 
     def batch(size: float) -> MemoryFigures:
         device = dataclasses.replace(resolve_accelerator("h100"), usable_bytes=size, hbm_bytes=size)
-        with mock.patch.object(estimates, "resolve_accelerator", lambda _: device):
+        with mock.patch.object(calibration, "resolve_accelerator", lambda _: device):
             return told(DENSE, "h100", 1, chunk=chunk, engine=engine)
 
     small, large = batch(usable), batch(usable * more)
@@ -344,7 +345,7 @@ def test_ideal_is_never_slower_and_holds_no_more_than_the_device(
     model, device = resolve_model(name), resolve_accelerator(accelerator)
     own = model.native_precision
     assume(own in device.gemm and (tp == 1 or tp in device.allreduce_alpha_s))
-    assume(not cut(model, WeightOption(own, "", "", own), tp))
+    assume(not cut(model, WeightOption(own, "", "", own), Shape(tp)))
     ideal, real = (_lowered(model, accelerator, tp, engine, p) for p in ("ideal", "calibrated"))
     tokens, prompt, size = np.array([float(batch)]), np.array([float(context)]), np.array([float(chunk)])
     for floor, predicted in (

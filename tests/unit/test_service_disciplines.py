@@ -71,6 +71,8 @@ def lone(s: Server, d: Demand, service_s: float, cv2: float, arrivals_cv2: float
         prefill_cv2=np.full_like(s.chunk, cv2),
         request_s=np.zeros_like(s.chunk),
         prefill_edges_s=np.full_like(s.prefill_edges_s, service_s),
+        first_edges_s=np.full_like(s.first_edges_s, service_s),
+        extra_mean_s=np.zeros_like(s.chunk),
     )
     # Attention alone, so that prompts gain nothing from each other.
     free = dataclasses.replace(

@@ -17,12 +17,10 @@ from servegen.simulate.steps import StepModel, Window
 from tests.unit.simulations import make_model, make_pool, one, send
 
 
-def make_drafting(drafted: int = 3, acceptance: float = 0.7, **changes: Any) -> Drafting:
+def make_drafting(drafted: int = 3, acceptance: float = 0.7, draft: StepModel | None = None, **changes: Any) -> Drafting:
     tokens = sum(acceptance**k for k in range(drafted + 1))
-    zero = dict.fromkeys(
-        ("launch_s", "weight_s", "expert_s", "expert_idle", "flop_s", "chunk_launch_s", "chunk_wire_s"), 0.0
-    )
-    return Drafting(drafted, acceptance, tokens, **{**zero, **changes})
+    zero = dict.fromkeys(("launch_s", "sequence_s", "wire_s", "chunk_launch_s", "chunk_wire_s"), 0.0)
+    return Drafting(drafted, acceptance, tokens, draft=draft or make_model(), **{**zero, **changes})
 
 
 def drawn(drafting: Drafting, tokens: int, times: int) -> np.ndarray:
@@ -55,13 +53,14 @@ def test_rounds_are_never_more_than_tokens_nor_fewer_than_must_be(drafted: int, 
 
 
 def test_a_round_costs_what_it_is_made_of() -> None:
-    drafting = make_drafting(3, launch_s=1e-3, weight_s=2e-3, flop_s=1e-5, chunk_launch_s=5e-3, chunk_wire_s=1e-6)
+    draft = make_model(weight_s=2e-3, flop_s=1e-5)
+    drafting = make_drafting(3, draft=draft, launch_s=1e-3, wire_s=1e-5, chunk_launch_s=5e-3, chunk_wire_s=1e-6)
     model = make_model(fixed_s=4e-3, weight_s=3e-3, flop_s=1e-4, decode_s=1e-4, drafting=drafting)
     # 50 sequences verify 200 tokens; the draft sees them twice alone and once with all four.
-    assert model.batch_s(50) == pytest.approx(4e-3 + 50e-4 + 200e-4 + 1e-3 + 2 * 2e-3 + 2e-3)
-    assert drafting.chunk_s(1000) == pytest.approx(5e-3 + 1e-2 + 1e-3)
+    assert model.batch_s(50) == pytest.approx(4e-3 + 50e-4 + 200e-4 + 1e-3 + 50e-5 + 2 * 2e-3 + 2e-3)
+    assert drafting.chunk_s(1000, 1000) == pytest.approx(5e-3 + 1e-2 + 1e-3)
     found = run(model, n=1, osl=1)
-    assert found.ttft.mean == pytest.approx(4e-3 + 1e-2 + drafting.chunk_s(100))
+    assert found.ttft.mean == pytest.approx(4e-3 + 1e-2 + drafting.chunk_s(100, 100))
 
 
 def test_certain_acceptance_is_counted_by_hand() -> None:

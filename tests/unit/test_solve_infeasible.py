@@ -18,6 +18,8 @@ from servegen.units import parse_duration
 from tests.solver.specs import CHAT, LENGTHS, LLAMA_8B, problem, problem_of, spec_text
 
 ONE_NODE = "[{accelerator: h100, nodes: 1, perNode: 8}]"
+#: Two nodes that nothing joins.
+NO_FABRIC = "[{accelerator: h100, nodes: 2, perNode: 8}]"
 SMALL = "[{accelerator: l40s, nodes: 1, perNode: 1, fabric: {bandwidth: 100Gbps}}]"
 CASES: dict[str, dict[str, str]] = {
     "first token": {"slo": "{ttft: {p95: 100ms}}"},
@@ -45,10 +47,10 @@ CASES: dict[str, dict[str, str]] = {
     "checkpoint": {"constraints": "{weights: [int4], topology: aggregated}"},
     "kv cache": {"constraints": "{kvCache: [int8], topology: aggregated}"},
     "tp": {"constraints": "{tp: [3], topology: aggregated}"},
-    "blocks": {"model": "Qwen/Qwen3-235B-A22B-FP8", "constraints": "{tp: [8], topology: aggregated}"},
+    "blocks": {"model": "Qwen/Qwen3-235B-A22B-FP8", "constraints": "{tp: [8], ep: [1], topology: aggregated}"},
     "long prompts": {"traffic": "{rate: 1/s, isl: 100000, osl: 100}", "slo": "{ttft: 30s, itl: 50ms}"},
     "attainment": {"slo": "{ttft: {p50: 250ms}, tpot: {p50: 20ms}, attainment: 0.999}", "constraints": "{topology: aggregated}"},
-    "pessimistic": {"slo": "{ttft: {p95: 320ms}}", "constraints": "{confidence: low, topology: aggregated}"},
+    "pessimistic": {"slo": "{ttft: {p95: 320ms}}", "constraints": "{confidence: low, topology: aggregated}", "pool": NO_FABRIC},
 }
 
 

@@ -318,13 +318,15 @@ def test_a_checkpoint_in_blocks_is_cut_only_between_them(tp: int) -> None:
         "model": "Qwen/Qwen3-235B-A22B-FP8",
         "traffic": "{rate: 0.5/s, isl: 500, osl: 100}",
         "pool": pool(kind="h200"),
-        "constraints": f"{{tp: [{tp}], topology: aggregated}}",
+        "constraints": f"{{tp: [{tp}], ep: [1], topology: aggregated}}",
     }
     if tp == 8:
         with pytest.raises(InfeasibleError) as caught:
             solved(stated)
         assert caught.value.bound == "quantization block"
         assert any("128-wide blocks" in reason for reason in caught.value.rejected)
+        role = solved({**stated, "constraints": f"{{tp: [{tp}], topology: aggregated}}"}).choice.roles[0]
+        assert (role.tp, role.ep) == (8, 8)  # whole experts on each rank
     elif tp == 4:
         assert solved(stated).choice.roles[0].tp == 4
 

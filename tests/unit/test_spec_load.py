@@ -99,7 +99,7 @@ def test_the_good_load_beside_the_bad(tmp_path: Path) -> None:
 
 
 def test_not_built_alone_is_an_error_of_its_own() -> None:
-    unbuilt = MINIMAL.replace("  traffic:", "  constraints: {pp: [2]}\n  traffic:")
+    unbuilt = MINIMAL.replace("  traffic:", "  deploy: {gateway: inference-extension}\n  traffic:")
     with pytest.raises(NotBuiltError):
         loads(unbuilt, "x.yaml")
     assert type(refused(unbuilt.replace("nodes: 1", "nodes: 0"))) is SpecError
