@@ -34,7 +34,7 @@ share = st.floats(0.0, 1.0)
 
 def lowered(drafted: int, acceptance: float = 0.7, physics: Physics = "calibrated", ngram: bool = False) -> Lowered:
     asked = Speculation("ngram" if ngram else "eagle3", None if ngram else HEAD, "own/head", max(drafted, 1), acceptance)
-    configs = [Config(resolve_accelerator(a), w, kv, tp, drafted) for a, w, kv, tp in ROWS]
+    configs = [Config(resolve_accelerator(a), w, kv, tp, drafted=drafted) for a, w, kv, tp in ROWS]
     return lower_drafting(TARGET, ENGINE, configs, asked, physics)
 
 
@@ -132,7 +132,7 @@ def test_queries_share_one_reading_until_their_work_outlasts_it() -> None:
 
 def test_latent_attention_multiplies_for_every_query() -> None:
     target = resolve_model("deepseek-ai/DeepSeek-V3")
-    configs = [Config(resolve_accelerator("h200"), "fp8", "bf16", 1, d) for d in (0, 1, 3)]
+    configs = [Config(resolve_accelerator("h200"), "fp8", "bf16", 1, drafted=d) for d in (0, 1, 3)]
     terms = lower_drafting(target, ENGINE, configs, Speculation("ngram", None, "", 3, 0.7)).terms
     kv = terms.kv_s(4096.0)
     assert kv[1:] == pytest.approx([2.0 * kv[0], 4.0 * kv[0]])  # bound by its work from one query on
@@ -150,7 +150,7 @@ def test_the_draft_takes_memory() -> None:
 
 def test_a_recurrent_state_is_kept_for_every_token() -> None:
     target = resolve_model("Qwen/Qwen3.5-27B")
-    configs = [Config(resolve_accelerator("h100"), "bf16", "bf16", 2, d) for d in (0, 3)]
+    configs = [Config(resolve_accelerator("h100"), "bf16", "bf16", 2, drafted=d) for d in (0, 3)]
     memory = lower_drafting(target, ENGINE, configs, Speculation("ngram", None, "", 3, 0.7)).memory
     assert memory.state_bytes[1] == pytest.approx(5.0 * memory.state_bytes[0])
 
