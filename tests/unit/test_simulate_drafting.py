@@ -10,10 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from servegen.catalog.accelerators import resolve_accelerator
+from servegen.catalog.drafts import mtp_layer, usual_head
+from servegen.catalog.engines import resolve_engine
+from servegen.catalog.models import resolve_model
+from servegen.lower import Config
 from servegen.simulate.deployment import replay
 from servegen.simulate.drafting import Drafting, Rounder
 from servegen.simulate.result import Result
 from servegen.simulate.steps import StepModel, Window
+from servegen.solve.drafting import Speculation, lower_drafting
 from tests.unit.simulations import make_model, make_pool, one, send
 
 
@@ -135,3 +141,35 @@ def test_the_pool_is_empty_in_the_end() -> None:
         each = 190 + 50 + 6 + 130  # context, longest answer ... and its window
         assert batch.held_bytes <= batch.size * (each + 100) + 1e-6
     assert batch.held_bytes == 0.0 and batch.growth_bytes == 0.0
+
+
+CASES = [
+    ("meta-llama/Llama-3.1-70B-Instruct", "eagle3", 4, 1, 1),
+    ("meta-llama/Llama-3.1-70B-Instruct", "ngram", 8, 1, 1),
+    ("deepseek-ai/DeepSeek-V3", "nextn", 8, 1, 8),
+    ("deepseek-ai/DeepSeek-V3", "nextn", 8, 8, 8),
+    ("google/gemma-3-27b-it", "ngram", 2, 1, 1),
+]
+
+
+@pytest.mark.parametrize("drafted", [0, 1, 4])
+@pytest.mark.parametrize(("model", "method", "tp", "dp", "ep"), CASES)
+def test_a_round_costs_the_same_in_both(model: str, method: str, tp: int, dp: int, ep: int, drafted: int) -> None:
+    """The replay's plain numbers against the columns of the search, attention groups and experts included."""
+    target = resolve_model(model)
+    draft = mtp_layer(target) if method == "nextn" else usual_head(target, "eagle3", "x") if method == "eagle3" else None
+    config = Config(resolve_accelerator("h200"), target.native_precision, "bf16", tp, dp=dp, ep=ep, drafted=drafted)
+    asked = Speculation(method, draft, "", 4, 0.8)
+    low = lower_drafting(target, resolve_engine("sglang"), [config], asked)
+    step = StepModel.of(low.terms, 0, low.memory.kv_bytes[0].tolist(), float(low.memory.state_bytes[0]))
+    assert (step.drafting is None) == (drafted == 0)
+    for n in (1, 7, 64, 200):
+        context = 3000
+        read = step.read_s * context + sum(w.read_s * min(context, w.tokens) for w in step.windows)
+        found = step.batch_s(n) + read * n * step.read_share(n)
+        assert found == pytest.approx(float(low.terms.decode_s(np.array([float(n)]), low.terms.kv_s(context))[0]), rel=1e-9)
+    for tokens in (100, 4000):
+        alone = step.prompts_s(tokens, 1, step.attention_s(0, tokens), 1)
+        prompt, chunk = np.array([float(tokens)]), np.array([1e9])
+        assert alone == pytest.approx(float(low.terms.prefill_s(prompt, prompt, chunk)[0, 0]), rel=1e-9)
+    assert step.held_bytes(context) == pytest.approx(float(low.memory.sequence_bytes(float(context))[0]))

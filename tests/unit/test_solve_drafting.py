@@ -267,6 +267,37 @@ def test_a_replay_agrees_with_what_the_plan_predicts(how: str, topology: str) ->
     assert found.ttft.p95 == pytest.approx(plan.prediction.ttft.p95, rel=0.1)
 
 
+NODES = "[{accelerator: h200, nodes: 2, perNode: 8, fabric: {bandwidth: 400Gbps}}]"
+
+
+@pytest.mark.parametrize("groups", [1, 8])
+def test_experts_and_attention_groups_draft_too(groups: int) -> None:
+    question = asked(
+        "method: nextn",
+        steps=2,
+        acceptance=0.85,
+        model="deepseek-ai/DeepSeek-V3",
+        slo="{tpot: {p95: 60ms}}",
+        traffic=f"{{rate: 12/s, {LENGTHS}}}",
+        pool=NODES,
+        objective="latency",
+        constraints=f"{{topology: aggregated, tp: [8], dp: [{groups}], ep: [8]}}",
+    )
+    plan = solve(question)
+    assert drafted(plan) > 0 and plan.choice.roles[0].dp == groups
+    found = run(of_problem(question, plan), Traffic(requests=3000))
+    assert found.itl.mean == pytest.approx(plan.prediction.itl.mean, rel=0.1)
+    assert found.itl.p95 <= 1.1 * plan.prediction.itl.p95  # a percentile near the share of stalled gaps errs to the safe side
+
+
+def test_stages_and_some_methods_in_groups_are_refused_with_a_reason() -> None:
+    stated = {"model": "deepseek-ai/DeepSeek-V3", "pool": NODES, "traffic": f"{{rate: 2/s, {LENGTHS}}}"}
+    seen = search(asked("method: ngram", **stated, constraints=AGGREGATED))
+    assert seen.rejected["speculation: sglang does not draft over pipeline stages"] > 0
+    assert seen.rejected["speculation: sglang does not draft with ngram in attention groups"] > 0
+    assert not any(c.drafted and (c.roles[0].shape.pp > 1 or c.roles[0].shape.dp > 1) for c in seen.candidates)
+
+
 def test_a_lock_replays_as_its_spec() -> None:
     question = asked(slo=QUICK, constraints=AGGREGATED)
     plan = solve(question)
