@@ -67,7 +67,8 @@ def plan(result: Result) -> Result:
     """Search for the best configuration, or take the locked one if its inputs are the present ones.
 
     The plan goes through its own file format, so that what is rendered today and what ``--locked`` renders next year
-    start from the same digits. With ``verify`` it is replayed, and enlarged until the replay keeps every bound.
+    start from the same digits. With ``verify`` it is replayed, and enlarged until the replay keeps every bound; a locked
+    plan is as it was verified, or was not.
     Raises InfeasibleError; StaleError if the lock does not belong to these inputs.
     """
     problem = _made(result.problem, "resolve")
@@ -190,6 +191,19 @@ def read_locked(out: Path, name: str) -> Plan:
         where = Where(str(out / name / PLAN_LOCK))
         message = f"this is no plan that servegen can read: {error}"
         raise EmitError(Diagnostic("bad-lock", message, where, "build once without --locked")) from error
+
+
+def was_verified(out: Path, name: str) -> bool:
+    """Whether the tree in ``out/<name>/`` was built with ``verify``, so that what is compared with it must be, too.
+
+    False where there is no lock that can be read: whatever is compared with that differs.
+    """
+    from servegen.errors import EmitError
+
+    try:
+        return read_locked(out, name).verification is not None
+    except EmitError:
+        return False
 
 
 def _refuse_stale(loaded: LoadedSpec, locked: Plan, inputs: Mapping[str, str]) -> None:

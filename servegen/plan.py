@@ -155,6 +155,25 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class Effect:
+    """One step of a :class:`Waterfall`: what an effect adds, seconds."""
+
+    name: str
+    adds_s: float
+
+
+@dataclass(frozen=True)
+class Waterfall:
+    """From the ideal roofline to a predicted latency; ``floor_s`` and what the effects add sum to ``total_s``."""
+
+    metric: str
+    statistic: str
+    floor_s: float
+    effects: tuple[Effect, ...]
+    total_s: float
+
+
+@dataclass(frozen=True)
 class Alternative:
     """Another candidate. ``why_lost`` says in words what the chosen one has over it."""
 
@@ -275,6 +294,21 @@ class TrafficPlan:
 
 
 @dataclass(frozen=True)
+class Verification:
+    """That the plan was replayed and kept every bound: with how many requests, how they arrived and of which seed, and what
+    share of its sustained load a replica was left with; ``found`` has a sentence for each replay, the last one of this plan.
+
+    It stands in the lock, so that a tree is checked as it was built.
+    """
+
+    arrivals: str
+    requests: int
+    seed: int
+    utilization: float
+    found: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Plan:
     name: str
     feasible: bool
@@ -296,6 +330,9 @@ class Plan:
     inputs: Mapping[str, str]  # name of an input -> sha256 of its content
     facts: Mapping[str, Any]  # the constants that the prediction used, with their sources
     notes: tuple[str, ...] = field(default=())
+    verification: Verification | None = None
+    waterfalls: tuple[Waterfall, ...] = field(default=())  # TTFT and ITL, and what else is bounded
+    made_by: str = ""  # version of servegen; no input, so that a locked plan outlives it
     speculative: SpeculativePlan | None = None
 
     def role(self, name: str) -> Role:
@@ -307,8 +344,8 @@ class Plan:
 
     @property
     def content_hash(self) -> str:
-        """First 16 hex digits of the SHA-256 of the canonical JSON."""
-        return hashlib.sha256(dumps(self, indent=None).encode()).hexdigest()[:16]
+        """First 16 hex digits of the SHA-256 of the canonical JSON, whichever version of servegen made the plan."""
+        return hashlib.sha256(dumps(dataclasses.replace(self, made_by=""), indent=None).encode()).hexdigest()[:16]
 
 
 def to_jsonable(value: Any) -> Any:

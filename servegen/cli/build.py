@@ -36,7 +36,8 @@ def build(
     diff: Annotated[bool, typer.Option("--diff", help="Like --check, and show a unified diff.")] = False,
     locked: Annotated[bool, typer.Option("--locked", help="Render the locked plan without solving.")] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Replay each plan; enlarge it until every bound is kept.")
+        bool,
+        typer.Option("--verify", help="Replay each plan; enlarge it until it holds. --check and --diff do as was built."),
     ] = False,
     stop_after: Annotated[
         str, typer.Option(help="Print what a stage makes, write nothing: load, resolve, plan, render or validate.")
@@ -46,7 +47,7 @@ def build(
 ) -> int:
     """Solve, render, validate and write out/<name>/."""
     format_of(format, ("text", "json", "github", "sarif"))
-    from servegen.compile import STAGES, compile_spec, read_locked
+    from servegen.compile import STAGES, compile_spec, read_locked, was_verified
     from servegen.report.diagnostics import Finding
     from servegen.report.diagnostics import text as diagnostics_text
 
@@ -62,7 +63,11 @@ def build(
         """Take one spec as far as was asked. Raises ServegenError."""
         loaded = source.need()
         lock = read_locked(out, source.name) if locked else None
-        result = compile_spec(loaded, until, templates, lock, out, verify)
+        # A tree is compared with one that is made the way it was.
+        before = not (verify or locked) and was_verified(out, source.name)
+        result = compile_spec(loaded, until, templates, lock, out, verify or (before and (check or diff)))
+        if before and until == "emit":
+            say(f"note: {source.name}: the plan that stood here was verified by a replay, this one is not (--verify)")
         if check or diff:
             _compare(result, out, diff, line)
         elif until == "emit":
@@ -108,7 +113,7 @@ def _compare(result: Result, out: Path, show_diff: bool, line: Callable[[str], N
         return
     if show_diff:
         put(emit.diff(out, bundle))
-    hint = f"servegen build {result.loaded.file} -o {out}"
+    hint = f"servegen build {result.loaded.file} -o {out}" + (" --verify" if result.verify else "")
     raise StaleError(
         Diagnostic("stale", _STALE[change.kind], Where(str(out / bundle.name / change.path)), hint if last else "")
         for change, last in zip(changes, [False] * (len(changes) - 1) + [True], strict=True)

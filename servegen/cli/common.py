@@ -15,6 +15,7 @@ import typer
 from servegen.errors import Diagnostic, InfeasibleError, ServegenError, SpecError, UserError, Where
 
 if TYPE_CHECKING:
+    from servegen.plan import Plan
     from servegen.report.blocks import Block
     from servegen.spec.load import LoadedSpec
 
@@ -105,6 +106,27 @@ def _load(file: str) -> list[Source]:
 
 def _same(one: str, other: str) -> bool:
     return os.path.realpath(one) == os.path.realpath(other)
+
+
+def lock_of(path: str, name: str) -> str:
+    """``path``, or, where it is a folder of outputs, the file of the plan of that name in it."""
+    return os.path.join(path, name, "plan.lock.json") if os.path.isdir(path) else path
+
+
+def read_lock(path: str) -> Plan:
+    """The plan of a ``plan.lock.json``. Raises SpecError where it cannot be read, UserError where it is none."""
+    from servegen.plan import loads
+
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise SpecError(Diagnostic("unreadable", f"cannot read it: {reason}", Where(path))) from error
+    try:
+        return loads(text)
+    except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
+        message = f"this is no plan that servegen can read: {error}"
+        raise UserError(Diagnostic("bad-lock", message, Where(path), "servegen build writes plan.lock.json")) from error
 
 
 def one_of(flag: str, value: str, allowed: Sequence[str]) -> str:

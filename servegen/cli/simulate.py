@@ -3,78 +3,96 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from servegen.cli.common import format_of, one_of, put_data, read_specs, show
-from servegen.errors import Diagnostic, SpecError, UserError, Where
+from servegen.cli.common import format_of, one_of, put_data, read_lock, read_specs, show
+from servegen.errors import Diagnostic, SpecError, Where
 
 if TYPE_CHECKING:
-    from servegen.solve.replay import Subject, Traffic
+    from servegen.plan import Plan
+    from servegen.solve.arrivals import Sent
+    from servegen.solve.replay import Loss, Subject
 
 ARRIVALS = ("poisson", "gamma", "closed-loop")
-ROUTERS = ("round-robin", "power-of-two", "cache-aware")
+ROUTERS = ("round-robin", "random", "power-of-two", "cache-aware")
 NOT_MET = 3
 
 
 def simulate(
     path: Annotated[str, typer.Argument(metavar="SPEC|LOCK", help="A spec, which is solved first, or a plan.lock.json.")],
-    trace: Annotated[str, typer.Option(help="Replay a recorded trace (Azure, Mooncake or plain; CSV or JSON lines).")] = "",
+    trace: Annotated[str, typer.Option(help="Replay this recorded trace (Azure, Mooncake or plain; CSV or JSON lines).")] = "",
     arrivals: Annotated[str, typer.Option(help="poisson, gamma or closed-loop; default: the spec's traffic.")] = "",
-    requests: Annotated[int, typer.Option(min=0, help="Requests to send; 0: 10,000, or all of the trace.")] = 0,
+    requests: Annotated[int, typer.Option(min=0, help="Requests to send; 0: 10,000 or more, or all of the trace.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
     speedup: Annotated[float, typer.Option(help="Replay the trace so many times as fast.")] = 1.0,
     window: Annotated[str, typer.Option(help="Replay only A:B of the trace, in seconds or as 10min:20min.")] = "",
-    router: Annotated[str, typer.Option(help="round-robin, power-of-two or cache-aware.")] = "round-robin",
+    router: Annotated[str, typer.Option(help="random, round-robin, power-of-two or cache-aware; default: as deployed.")] = "",
     fail_replica: Annotated[str, typer.Option(help="Lose a replica at this time, as 300 (seconds) or 5min.")] = "",
     format: Annotated[str, typer.Option("--format", "-o", help="text, json or yaml.")] = "text",
 ) -> int:
     """Replay requests through the plan; exit 3 if a bound is missed."""
     format_of(format, ("text", "json", "yaml"))
-    one_of("--router", router, ROUTERS)
+    if router:
+        one_of("--router", router, ROUTERS)
     if arrivals:
         one_of("--arrivals", arrivals, ARRIVALS)
     if trace and arrivals:
         raise typer.BadParameter("a trace has arrivals of its own", param_hint="'--arrivals'")
-    for flag, given in (("--speedup", speedup != 1.0), ("--window", bool(window))):
-        if given and not trace:
-            raise typer.BadParameter("it belongs to --trace", param_hint=f"'{flag}'")
     if not (math.isfinite(speedup) and speedup > 0.0):
         raise typer.BadParameter(f"{speedup:g} is not above 0", param_hint="'--speedup'")
     begin, end = _window(window)
     fail_s = _time("--fail-replica", fail_replica) if fail_replica else math.inf
     from servegen.report.replay import Scene, replay_blocks, replay_json
     from servegen.simulate.arrivals import Cut
-    from servegen.solve.replay import Traffic, run, verdicts
+    from servegen.solve.arrivals import Traffic
+    from servegen.solve.replay import deployed_policy, run, verdicts
+    from servegen.solve.replay import requests as sent
     from servegen.workload import trace_requests
 
     subject = _subject(path)
+    for flag, cuts in (("--speedup", speedup != 1.0), ("--window", bool(window))):
+        if cuts and not trace and (arrivals or subject.trace is None):
+            raise typer.BadParameter("only a trace can be cut: name one with --trace", param_hint=f"'{flag}'")
     recorded = trace_requests(trace) if trace else None
     kind: Any = arrivals
-    traffic = Traffic(kind, requests, seed, recorded, Cut(begin, end, speedup))
-    spares = subject.plan.choice.roles[0].spares
-    scenes = [("as planned", 0, math.inf)]
-    if fail_replica:
-        scenes += [("a replica lost, with a spare", max(spares, 1), fail_s), ("a replica lost, no spare", 0, fail_s)]
-    played = []
-    for name, extra, fails in scenes:
-        with _bar(name, subject, traffic) as told:
-            result = run(subject, traffic, extra, router, fails, told)
+    traffic = Traffic(kind, requests, seed, recorded, trace, Cut(begin, end, speedup))
+    policy = router or deployed_policy(subject.plan)
+    played, judged = [], []
+    for name, loss, decides in _scenes(subject.plan, fail_s):
+        given = sent(subject, traffic)
+        with _bar(name, given) as told:
+            result = run(subject, given, seed, policy, loss, told)
         played.append(Scene(name, result, verdicts(subject, result)))
+        if decides:
+            judged.append(played[-1])
     if format == "text":
-        show(replay_blocks(subject.plan, played))
+        show(replay_blocks(subject.plan, played, given.words, policy))
     else:
-        put_data([replay_json(subject.plan, played)], True, format)
-    judged = played[0] if not fail_replica else played[1 if spares else 2]
-    return 0 if judged.met else NOT_MET
+        put_data([replay_json(subject.plan, played, given.kind, given.words, policy)], True, format)
+    return 0 if all(scene.met for scene in judged) else NOT_MET
 
 
-def _bar(name: str, subject: Subject, traffic: Traffic) -> Any:
+def _scenes(plan: Plan, fail_s: float) -> Iterator[tuple[str, Loss | None, bool]]:
+    """What is played: a name, the loss, and whether the exit code depends on it, as the plan has spares or has none."""
+    from servegen.solve.replay import Loss
+
+    lossless = fail_s == math.inf
+    yield "as planned", None, lossless
+    if lossless:
+        return
+    for index, role in enumerate(plan.choice.roles):
+        who = "a replica" if role.role == "serve" else f"a {role.role} server"
+        yield f"{who} lost, with a spare", Loss(fail_s, index, max(role.spares, 1)), bool(role.spares)
+        yield f"{who} lost, no spare", Loss(fail_s, index, 0), not role.spares
+
+
+def _bar(name: str, given: Sent) -> Any:
     from servegen.report.progress import progress
-    from servegen.solve.replay import source
 
-    return progress(name, source(subject, traffic).count)
+    return progress(name, given.source.count)
 
 
 def _subject(path: str) -> Subject:
@@ -82,7 +100,7 @@ def _subject(path: str) -> Subject:
     from servegen.solve.replay import of_lock, of_problem
 
     if path.endswith(".json"):
-        return of_lock(_locked(path))
+        return of_lock(read_lock(path))
     from servegen.compile import compile_spec
 
     sources = read_specs([path])
@@ -93,23 +111,6 @@ def _subject(path: str) -> Subject:
     if solved.problem is None or solved.plan is None:
         raise ValueError("the stage 'plan' made no plan")
     return of_problem(solved.problem, solved.plan)
-
-
-def _locked(path: str) -> Any:
-    from pathlib import Path
-
-    from servegen.plan import loads
-
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise SpecError(Diagnostic("unreadable", f"cannot read it: {reason}", Where(path))) from error
-    try:
-        return loads(text)
-    except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
-        message = f"this is no plan that servegen can read: {error}"
-        raise UserError(Diagnostic("bad-lock", message, Where(path), "servegen build writes plan.lock.json")) from error
 
 
 def _window(text: str) -> tuple[float, float]:

@@ -65,6 +65,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         ],
         "searched": plan.searched,
         "rejected": plan.rejected,
+        "verification": plan.verification,
     })  # fmt: skip
 
 

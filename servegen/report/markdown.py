@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from servegen.plan import Plan
 from servegen.report import view
-from servegen.report.blocks import Table
+from servegen.report.blocks import Block, Items, Table, Text, Title
 from servegen.report.figures import count, one_line
 
 TEMPLATE = "report/PLAN.md.j2"
@@ -45,6 +45,7 @@ def plan_markdown(
         "load": view.load(plan),
         "memory": view.memory(plan),
         "steps": view.steps(plan),
+        "waterfalls": view.waterfalls(plan) if plan.waterfalls else None,
         "bands": [(metric, view.band(value)) for metric, value in plan.prediction.band.items()],
         "extrapolated": view.lines(plan.prediction.extrapolated),
         "flips": view.lines(flip.text for flip in plan.flips),
@@ -54,7 +55,7 @@ def plan_markdown(
         "rejected": view.rejected(plan.rejected),
         "overrides": view.overrides(plan, replaced),
         "replays": view.replays(plan),
-        "notes": view.notes(plan),
+        "notes": view.lines(plan.notes),
         "kustomize": "kubernetes/kustomization.yaml" in (rendered or ()),
         "scripts": scripts,
         "nothing_rendered": rendered is not None and not rendered,
@@ -92,3 +93,19 @@ def grid(block: Table) -> str:
     rule = ["---:" if i in block.right else "---" for i in range(len(block.headers))]
     rows = [[escape(cell, start=False) for cell in row] for row in (block.headers, *block.rows)]
     return "\n".join(f"| {' | '.join(row)} |" for row in [rows[0], rule, *rows[1:]])
+
+
+def blocks_markdown(blocks: Sequence[Block]) -> str:
+    """A report's blocks as sections of a page."""
+    parts = []
+    for block in blocks:
+        match block:
+            case Title(words):
+                parts.append(f"## {escape(words)}")
+            case Text(words):
+                parts.append(escape(words))
+            case Items(texts):
+                parts.append("\n".join(f"- {escape(words)}" for words in texts))
+            case Table():
+                parts.append(grid(block))
+    return "\n\n".join(parts) + "\n"

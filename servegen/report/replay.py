@@ -35,11 +35,10 @@ class Scene:
         return whole and all(v.met for v in self.verdicts)
 
 
-def replay_blocks(plan: Plan, scenes: Sequence[Scene], note: str = "") -> list[Block]:
-    """The whole report; the table over time is the last scene's."""
+def replay_blocks(plan: Plan, scenes: Sequence[Scene], sent: str, router: str) -> list[Block]:
+    """The whole report; ``sent`` says what was sent, ``router`` by which policy. The table over time is the last scene's."""
     blocks: list[Block] = [Title(one_line(f"{plan.name}: {view.headline(plan)}"))]
-    if note:
-        blocks.append(Text(note))
+    blocks.append(Text(one_line(f"Sent: {sent}; router: {router}")))
     if plan.slo:
         blocks.append(_bounds(plan, scenes))
     for scene in scenes:
@@ -48,9 +47,11 @@ def replay_blocks(plan: Plan, scenes: Sequence[Scene], note: str = "") -> list[B
     return blocks
 
 
-def replay_json(plan: Plan, scenes: Sequence[Scene]) -> dict[str, Any]:
+def replay_json(plan: Plan, scenes: Sequence[Scene], arrivals: str, sent: str, router: str) -> dict[str, Any]:
     """Stable keys; seconds, tokens, shares."""
-    data: dict[str, Any] = to_jsonable({"name": plan.name, "replays": [_scene_json(scene) for scene in scenes]})
+    replays = [_scene_json(scene) for scene in scenes]
+    told = {"name": plan.name, "arrivals": arrivals, "sent": sent, "router": router, "replays": replays}
+    data: dict[str, Any] = to_jsonable(told)
     return data
 
 
@@ -65,6 +66,7 @@ def _scene_json(scene: Scene) -> dict[str, Any]:
         "requests": {
             "sent": r.requests,
             "completed": r.completed,
+            "leftOut": r.left_out,
             "refused": r.refused,
             "unserved": r.unserved,
             "resent": r.resent,
@@ -92,21 +94,17 @@ def _scene_json(scene: Scene) -> dict[str, Any]:
 
 
 def _bounds(plan: Plan, scenes: Sequence[Scene]) -> Table:
-    headers = ["bound", "allowed", "predicted"]
-    for scene in scenes:
-        headers += [scene.name, "met"]
     rows = []
-    for i, first in enumerate(scenes[0].verdicts):
-        share = first.bound == "attainment"
-        show = percent if share else seconds
-        metric, _, statistic = first.bound.partition(".")
-        quantiles = getattr(plan.prediction, metric, None)
-        predicted = plan.prediction.slo_attainment if share else getattr(quantiles, statistic, math.nan)
-        cells = [first.bound, ("at least " if share else "at most ") + show(first.allowed), show(predicted)]
-        for scene in scenes:
-            cells += [show(scene.verdicts[i].found), "yes" if scene.verdicts[i].met else "NO"]
-        rows.append(tuple(cells))
-    return Table(tuple(headers), tuple(rows), frozenset(i for i in range(1, len(headers)) if headers[i] != "met"))
+    for scene in scenes:
+        for v in scene.verdicts:
+            share = v.bound == "attainment"
+            show = percent if share else seconds
+            metric, _, statistic = v.bound.partition(".")
+            quantiles = getattr(plan.prediction, metric, None)
+            predicted = plan.prediction.slo_attainment if share else getattr(quantiles, statistic, math.nan)
+            allowed = ("at least " if share else "at most ") + show(v.allowed)
+            rows.append((scene.name, v.bound, allowed, show(predicted), show(v.found), "yes" if v.met else "NO"))
+    return Table(("replay", "bound", "allowed", "predicted", "replayed", "met"), tuple(rows), frozenset((2, 3, 4)))
 
 
 def _latencies(plan: Plan, scene: Scene) -> Table:
@@ -126,7 +124,8 @@ def _figures(scenes: Sequence[Scene]) -> Table:
     rows = [
         row("requests sent", count, "requests"),
         row("answered", count, "completed"),
-        row("refused, larger than the KV pool", count, "refused"),
+        row("outside the steady state", count, "left_out"),
+        row("refused, longer than the context or the KV pool", count, "refused"),
         row("never served", count, "unserved"),
         row("sent again after the loss", count, "resent"),
         row("retracted for want of KV", count, "retracted"),

@@ -40,6 +40,7 @@ def plan_blocks(plan: Plan) -> list[Block]:
     blocks += [Title(f"Searched {count(plan.searched)} candidates"), *_rejected(plan.rejected)]
     blocks += _items("Constants without a fit of their own", plan.prediction.extrapolated)
     blocks += _items("Overrides", view.overrides(plan))
+    blocks += _items("Replayed", view.replays(plan))
     blocks += _items("Notes", plan.notes)
     return blocks
 

@@ -195,6 +195,30 @@ def steps(plan: Plan) -> Table:
     return table(("one replica", *(role.role for role in chosen)), rows)
 
 
+#: What stands in a waterfall, in words.
+EFFECTS = {
+    "floor": "ideal roofline", "efficiency": "efficiency below peak", "launch": "launches and step overhead",
+    "communication": "communication", "request": "request handling", "handoff": "hand-off of the KV cache",
+    "batch": "batches that vary", "interference": "prefill and decode in each other's way", "queueing": "queueing",
+}  # fmt: skip
+#: What is less than this share of a latency is the rounding of its percentile.
+NOISE = 1e-6
+
+
+def waterfalls(plan: Plan) -> Table:
+    """Shape (effects + 2, waterfalls + 1): each latency from its ideal roofline to its prediction."""
+    found = plan.waterfalls
+    names = dict.fromkeys(e.name for w in found for e in w.effects)
+    rows = [(EFFECTS["floor"], *(seconds(w.floor_s) for w in found))]
+    for name in names:
+        adds = [next((e.adds_s for e in w.effects if e.name == name), 0.0) for w in found]
+        if any(a > NOISE * w.total_s for a, w in zip(adds, found, strict=True)):
+            cells = (f"+{seconds(a)}" if a > NOISE * w.total_s else NONE for a, w in zip(adds, found, strict=True))
+            rows.append((EFFECTS.get(name, one_line(name)), *cells))
+    rows.append(("predicted", *(seconds(w.total_s) for w in found)))
+    return table(("what adds up", *(_bound(f"{w.metric}.{w.statistic}") for w in found)), rows)
+
+
 def alternatives(plan: Plan) -> Table:
     """Shape (alternatives, 7): the runners-up and why they lost."""
     rows = [
@@ -236,18 +260,9 @@ def overrides(plan: Plan, replaced: Sequence[str] = ()) -> tuple[str, ...]:
     return tuple(one_line(line) for line in lines)
 
 
-#: How the sentences of a replay begin in a plan's notes.
-REPLAY = "replay: "
-
-
 def replays(plan: Plan) -> tuple[str, ...]:
     """What a replay of the plan found, one sentence each; none unless it was verified."""
-    return lines(note.removeprefix(REPLAY) for note in plan.notes if note.startswith(REPLAY))
-
-
-def notes(plan: Plan) -> tuple[str, ...]:
-    """The plan's other notes."""
-    return lines(note for note in plan.notes if not note.startswith(REPLAY))
+    return lines(plan.verification.found) if plan.verification is not None else ()
 
 
 def lines(texts: Iterable[str]) -> tuple[str, ...]:

@@ -53,15 +53,29 @@ def open_loop(workload: Workload, rate_per_s: float, burstiness: float, n: int, 
     return Open(at, isl, osl, cached_tokens(workload, isl))
 
 
-def closed_loop(workload: Workload, users: int, pause_s: float, n: int, seed: int) -> Closed:
-    """``n`` requests of the workload's lengths by ``users`` who pause before each but the first."""
+def closed_loop(workload: Workload, users: int, pause_s: float, n: int, seed: int, turn_s: float = 0.0) -> Closed:
+    """``n`` requests of the workload's lengths by ``users`` who pause before each but the first.
+
+    ``turn_s`` is about what a user takes for a request and the pause after it: each begins at a random point of it, which is
+    where a loop that has always turned would find them, and the requests of the first and the last turn do not count, one
+    for each user. With 0 all begin at once and every request counts. UserError where none would.
+    """
     rng = np.random.Generator(np.random.PCG64(seed))
     isl, osl = workload.isl.sample(rng, n), workload.osl.sample(rng, n)
-    return Closed(users, isl, osl, pause_s, cached_tokens(workload, isl))
+    cached = cached_tokens(workload, isl)
+    if not turn_s:
+        return Closed(users, isl, osl, pause_s, cached)
+    if n <= 2 * users:
+        message = f"{n:,} requests of {users:,} users show no steady state: the first and the last of each user do not count"
+        raise UserError(Diagnostic("too-few-requests", message, hint=f"--requests {10 * users}, or at least {2 * users + 1}"))
+    starts = np.sort(rng.random(users)) * turn_s
+    return Closed(users, isl, osl, pause_s, cached, starts, users)
 
 
-def recorded(trace: TraceRequests, cut: Cut = Cut(), most: int = 0) -> Open:
-    """The requests of a trace inside the cut, the first ``most`` of them (0 = all). UserError where none is left."""
+def recorded(trace: TraceRequests, cut: Cut = Cut(), most: int = 0, workload: Workload | None = None) -> Open:
+    """The requests of a trace inside the cut, the first ``most`` of them (0 = all), with what ``workload`` declares as shared
+    in place of the trace's own hashes. UserError where none is left.
+    """
     inside = np.nonzero((trace.arrival_s >= cut.start_s) & (trace.arrival_s < cut.end_s))[0]
     inside = inside[:most] if most else inside
     if not len(inside):
@@ -69,5 +83,7 @@ def recorded(trace: TraceRequests, cut: Cut = Cut(), most: int = 0) -> Open:
         message = f"no request of the trace lies between {cut.start_s:g} s and {cut.end_s:g} s"
         raise UserError(Diagnostic("trace-window", message, hint=f"the trace goes from 0 to {last:g} s"))
     at: NDArray[np.float64] = (trace.arrival_s[inside] - cut.start_s) / cut.speedup
-    blocks = None if trace.hashes is None else [trace.hashes[i] for i in inside]
-    return Open(at, trace.input_tokens[inside], trace.output_tokens[inside], blocks=blocks)
+    isl, osl = trace.input_tokens[inside], trace.output_tokens[inside]
+    if workload is not None:
+        return Open(at, isl, osl, cached_tokens(workload, isl))
+    return Open(at, isl, osl, blocks=None if trace.hashes is None else [trace.hashes[i] for i in inside])

@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
+from servegen.roofline.collectives import HANDOFF
 from servegen.simulate.drafting import Rounder
 from servegen.simulate.engine import Kind, Limits, Replica
 from servegen.simulate.prefix import PrefixCache
@@ -38,19 +39,31 @@ class Pool:
 
 @dataclass(frozen=True)
 class Handoff:
-    """Seconds to move the KV of a prompt of n tokens: ``base_s + token_s * n``, of which prefilling hides what it can."""
+    """Seconds to move the KV of a prompt of n tokens: ``base_s + token_s * n``, of which prefilling hides what it can. A prefill
+    server moves one prompt after the other.
+    """
 
     base_s: float
     token_s: float
 
+    @classmethod
+    def of(cls, model: StepModel, tp: int, links_bytes_per_s: float) -> Handoff:
+        """The transfer from a prefill server of ``tp`` devices over all links to its peer at once (docs/physics.md, F28)."""
+        speed = HANDOFF.peak_share * links_bytes_per_s
+        token_bytes = model.token_bytes + sum(w.token_bytes for w in model.windows)
+        return cls((HANDOFF.half_bytes + model.sequence_bytes * tp) / speed, token_bytes * tp / speed)
+
 
 @dataclass(frozen=True)
 class Deployment:
-    """One pool that serves, or a prefill pool and a decode pool."""
+    """One pool that serves, or a prefill pool and a decode pool. ``context_tokens`` (0 = any) is the longest request that is
+    taken in.
+    """
 
     pools: tuple[Pool, ...]
     policy: str = "round-robin"
     handoff: Handoff = field(default_factory=lambda: Handoff(0.0, 0.0))
+    context_tokens: int = 0
 
 
 def replay(
@@ -61,14 +74,15 @@ def replay(
     fail_s: float = math.inf,
     progress: Callable[[int], None] | None = None,
     watch: bool = True,
+    fail_pool: int = 0,
 ) -> Result:
     """Send every request of ``source`` and wait for all answers. Without ``watch`` there are no gaps and no timeline.
 
-    At ``fail_s`` the first replica of the first pool dies; what it had in flight is sent anew to the others. ``progress`` is
+    At ``fail_s`` the first replica of pool ``fail_pool`` dies; what it had in flight is sent anew. ``progress`` is
     told how many requests were sent. The same arguments give the same result, to the last bit.
     """
     run = _Run(deployment, source, seed, watch)
-    run.play(fail_s, progress)
+    run.play(fail_s, progress, fail_pool)
     busy = sum(r.busy_s for pool in run.pools for r in pool)
     count = sum(len(pool) for pool in run.pools)
     return summarize(run.log, busy, count, sum(p.request_s for p in deployment.pools), bounds)
@@ -79,7 +93,7 @@ class _Run:
 
     def __init__(self, deployment: Deployment, source: Source, seed: int, watch: bool = True) -> None:
         self.deployment, self.source = deployment, source
-        self.log = Log(source.count, source.finished, watch)
+        self.log = Log(source.count, source.finished, watch, source.steady)
         self._fits = 0  # the longest request so far that fits every replica
         self.events: list[tuple[float, int, object, int]] = []
         self.pushed = 0
@@ -87,6 +101,7 @@ class _Run:
         rng = np.random.Generator(np.random.PCG64(seed))
         self.pools = [[self._replica(pool, i) for i in range(pool.count)] for pool in deployment.pools]
         self.alive = [list(pool) for pool in self.pools]
+        self.links_free = [0.0] * deployment.pools[0].count  # when each server's links have moved what was before
         self.choose = [POLICIES[deployment.policy](rng) for _ in deployment.pools]
 
     def _replica(self, pool: Pool, index: int) -> Replica:
@@ -110,16 +125,18 @@ class _Run:
         self.pushed += 1
         heappush(self.events, (time_s, self.pushed, replica, replica.version))
 
-    def play(self, fail_s: float, progress: Callable[[int], None] | None) -> None:
+    def play(self, fail_s: float, progress: Callable[[int], None] | None, fail_pool: int = 0) -> None:
         """Let everything happen, in order of time; what arrives when a step ends is seen by the next one."""
         events, source = self.events, self.source
+        # The requests at which the steady part begins and ends.
+        begins, ends = (-1, -1) if self.log.whole else (self.log.steady.start, self.log.steady.stop)
         sent = 0
         while True:
             arrival = source.next_s
             if fail_s <= arrival and (not events or fail_s <= events[0][0]):
                 if not events and arrival == math.inf:
                     return
-                self._fail(fail_s)
+                self._fail(fail_s, fail_pool)
                 fail_s = math.inf
             elif events and events[0][0] < arrival:
                 now, _, what, version = heappop(events)
@@ -132,6 +149,9 @@ class _Run:
                     self.log.finish(what, now)
             elif arrival < math.inf:
                 request = source.take()
+                if request.id in (begins, ends):
+                    busy = sum(r.busy_until(arrival) for pool in self.pools for r in pool)
+                    self.log.bound_steady(self.log.mark(arrival, busy), request.id == begins)
                 self.log.sent(request)
                 self._send(request, arrival, 0)
                 sent += 1
@@ -144,7 +164,8 @@ class _Run:
         alive = self.alive[pool]
         longest = request.isl + request.osl
         if longest > self._fits:
-            if any(p.model.held_bytes(longest) > p.limits.pool_bytes for p in self.deployment.pools):
+            most = self.deployment.context_tokens
+            if 0 < most < longest or any(p.model.held_bytes(longest) > p.limits.pool_bytes for p in self.deployment.pools):
                 self.log.refused += 1
                 self.source.finished(request, now)
                 return
@@ -157,8 +178,10 @@ class _Run:
         rule = self.deployment.handoff
         whole = rule.base_s + rule.token_s * request.isl
         chunks = max(math.ceil((request.isl - request.cached) / self.deployment.pools[0].limits.chunk), 1)
-        # KV follows chunk by chunk: the last one remains, or the backlog of a fabric slower than prefill.
-        arrives = now + max(whole / chunks, whole - (now - request.started_s))
+        # KV follows chunk by chunk: the last one remains, or the backlog of a fabric slower than prefill, with what is before.
+        begin = max(request.started_s, self.links_free[request.replica])
+        arrives = max(now + whole / chunks, begin + whole)
+        self.links_free[request.replica] = arrives
         self.log.first(request, arrives)
         self.log.generated += 1
         request.last_s = arrives
@@ -168,8 +191,8 @@ class _Run:
         self.pushed += 1
         heappush(self.events, (arrives, self.pushed, request, 0))
 
-    def _fail(self, now: float) -> None:
-        dead = self.alive[0].pop(0)
+    def _fail(self, now: float, pool: int) -> None:
+        dead = self.alive[pool].pop(0)
         for request in dead.fail(now):
             self.log.resent += 1
             self.log.first_token[request.id] = math.nan

@@ -92,6 +92,10 @@ class Replica:
         elif self._state == DECODING and not self.blocked and not self.full:
             self._cut(now)
 
+    def busy_until(self, now: float) -> float:
+        """Seconds of steps up to ``now``, the running ones included."""
+        return self.busy_s + (now - self._start_s if self._state in (DECODING, STEPPING) else 0.0)
+
     def complete(self, now: float) -> None:
         """The present action ends."""
         if self._state == DECODING:

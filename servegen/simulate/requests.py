@@ -46,10 +46,15 @@ class Request:
 
 
 class Source(Protocol):
-    """Sends requests in the order of time. ``count`` is how many it sends in all."""
+    """Sends requests in the order of time. ``count`` is how many it sends in all; those of ``steady`` count for latencies and
+    rates, the others only bring the system to its steady state and keep it there.
+    """
 
     @property
     def count(self) -> int: ...
+
+    @property
+    def steady(self) -> range: ...
 
     @property
     def next_s(self) -> float:
@@ -79,6 +84,7 @@ class Open:
         self._arrival, self._isl, self._osl, self._blocks = arrival_s, isl, osl, blocks
         self._cached = cached
         self._n, self.count = 0, len(arrival_s)
+        self.steady = range(self.count)
         self.next_s = float(arrival_s[0]) if self.count else math.inf
 
     def take(self) -> Request:
@@ -95,24 +101,43 @@ class Open:
 
 
 class Closed:
-    """``users`` who each send a request, at first all at once, and again ``pause_s`` after each answer."""
+    """``users`` who each send a request, and again ``pause_s`` after each answer.
 
-    def __init__(self, users: int, isl: Ints, osl: Ints, pause_s: float, cached: Ints | None = None) -> None:
+    They begin all at once, or at ``starts_s`` (ascending, one for each user). The first and the last ``unsteady`` requests do
+    not count: those of users who find a system that fills, and those of users whom nobody follows any more.
+    """
+
+    def __init__(
+        self,
+        users: int,
+        isl: Ints,
+        osl: Ints,
+        pause_s: float,
+        cached: Ints | None = None,
+        starts_s: Floats | None = None,
+        unsteady: int = 0,
+    ) -> None:
         self._isl, self._osl, self._cached = isl, osl, cached
         self._pause, self._n, self.count = pause_s, 0, len(isl)
+        self.steady = range(unsteady, max(self.count - unsteady, unsteady))
+        begin = [0.0] * users if starts_s is None else starts_s.tolist()
+        self._starts: deque[float] = deque(begin[: self.count])
         # The pause is the same for all and answers come in order of time: so do the next requests.
-        self._sends: deque[float] = deque([0.0] * min(users, self.count))
-        self._left = self.count - len(self._sends)
+        self._sends: deque[float] = deque()
+        self._left = self.count - len(self._starts)
 
     @property
     def next_s(self) -> float:
-        return self._sends[0] if self._sends else math.inf
+        start = self._starts[0] if self._starts else math.inf
+        again = self._sends[0] if self._sends else math.inf
+        return start if start <= again else again
 
     def take(self) -> Request:
-        n = self._n
+        n, at = self._n, self.next_s
         self._n = n + 1
+        (self._starts if self._starts and self._starts[0] == at else self._sends).popleft()
         cached = 0 if self._cached is None else int(self._cached[n])
-        return Request(n, self._sends.popleft(), int(self._isl[n]), int(self._osl[n]), cached)
+        return Request(n, at, int(self._isl[n]), int(self._osl[n]), cached)
 
     def finished(self, request: Request, time_s: float) -> None:
         if self._left:

@@ -25,14 +25,37 @@ PARTS = 8
 HELD_BACK = 1 << 15
 
 
+@dataclass(frozen=True)
+class Mark:
+    """What had come to pass at ``time_s``: requests answered, tokens given out, seconds that replicas were busy; and the
+    integrals of the queue and of the KV in use.
+    """
+
+    time_s: float = 0.0
+    answered: int = 0
+    generated: int = 0
+    busy_s: float = 0.0
+    queue_area: float = 0.0
+    kv_area: float = 0.0
+
+
 class Log:
     """What happens, as it happens. Times are seconds of the replay, nan where something never happened.
 
-    Without ``watch`` only requests and tokens are kept: neither gaps nor anything over time.
+    Without ``watch`` only requests and tokens are kept: neither gaps nor anything over time. ``steady`` are the requests that
+    count for latencies and rates; gaps count from when the first of them is sent until the last is, so do the rates.
     """
 
-    def __init__(self, requests: int, on_finish: Callable[[Request, float], None], watch: bool = True) -> None:
+    def __init__(
+        self, requests: int, on_finish: Callable[[Request, float], None], watch: bool = True, steady: range | None = None
+    ) -> None:
         self.watch = watch
+        self.steady = range(requests) if steady is None else steady
+        self.whole = len(self.steady) == requests
+        self.begin = Mark() if self.whole else None
+        self.end_mark: Mark | None = None
+        self._counting = watch and self.whole
+        self.answered = 0
         self._on_finish = on_finish
         self.arrival = array("d", [np.nan]) * requests
         self.first_token = array("d", [np.nan]) * requests
@@ -53,13 +76,26 @@ class Log:
     def first(self, request: Request, now: float) -> None:
         self.first_token[request.id] = now
 
+    def mark(self, now: float, busy_s: float) -> Mark:
+        """How things stand."""
+        return Mark(now, self.answered, self.generated, busy_s, self.queue.area, self.kv.area)
+
+    def bound_steady(self, mark: Mark, begins: bool) -> None:
+        """The steady part begins, or ends."""
+        if begins:
+            self.begin = mark
+        else:
+            self.end_mark = mark
+        self._counting = self.watch and begins
+
     def finish(self, request: Request, now: float) -> None:
         self.end[request.id] = now
+        self.answered += 1
         self._on_finish(request, now)
 
     def gap(self, low_s: float, high_s: float, count: int) -> None:
         """``count`` gaps between tokens, evenly from ``low_s`` to ``high_s``."""
-        if not self.watch:
+        if not self._counting:
             return
         self._low.append(low_s)
         self._high.append(high_s)
@@ -127,9 +163,11 @@ class Timeline:
 @dataclass(frozen=True)
 class Result:
     """A replay in figures. ``requests`` were sent, ``completed`` of them answered; the others were ``refused`` because they
-    fit no replica, or found none alive (``unserved``).
+    fit no replica, or found none alive (``unserved``). All of them and their tokens are counted, but ``left_out`` of them are
+    no part of the steady state, to which latencies, attainment and rates belong.
 
-    ``sent_rate`` is requests/s until the last was sent, ``request_rate`` answers/s until the last was given.
+    ``sent_rate`` is requests/s until the last was sent, ``request_rate`` answers/s until the last was given; where requests are
+    left out, both are those of the time between.
     ``attainment`` is the share of all requests that met every bound of the request, nan without bounds. ``utilization`` is the
     share of time that the replicas were busy. ``ttft_s``, ``e2e_s`` and ``tpot_s`` are per request in the order of arrival, nan
     where there is none.
@@ -137,6 +175,7 @@ class Result:
 
     requests: int
     completed: int
+    left_out: int
     refused: int
     unserved: int
     resent: int
@@ -179,22 +218,33 @@ def summarize(log: Log, busy_s: float, replicas: int, request_s: float, bounds: 
     arrival, first, end = (np.frombuffer(a) if len(a) else np.zeros(0) for a in (log.arrival, log.first_token, log.end))
     isl, osl = (np.frombuffer(a, dtype=np.int64) if len(a) else np.zeros(0, np.int64) for a in (log.isl, log.osl))
     done = ~np.isnan(end)
+    counted = np.zeros(len(arrival), dtype=bool)
+    counted[log.steady.start : log.steady.stop] = True
     ttft, e2e = first - arrival + request_s, end - arrival + request_s
     tpot = np.where(osl > 1, (end - first) / np.maximum(osl - 1, 1), np.nan)
     bins = log.gaps()
     gaps = NOTHING
     if log.gap_count:
         gaps = Spread(log.gap_sum / log.gap_count, *(binned_quantile(bins, p) for p in (0.5, 0.9, 0.95, 0.99)))
-    duration = float(np.nanmax(end)) if done.any() else 0.0
+    # Steps may go on behind the last answer where requests are lost.
+    last_s = max(log.queue.end_s, log.running.end_s, log.kv.end_s)
+    duration = max(float(np.nanmax(end)) if done.any() else 0.0, last_s)
+    final = log.mark(duration, busy_s)
+    begin, until = log.begin or final, log.end_mark or final
+    span = until.time_s - begin.time_s
+    last_sent = float(np.nanmax(arrival)) if len(arrival) else 0.0
+    sending = last_sent if log.whole else span
     attainment = float("nan")
     if bounds:
         met = done.copy()
         for bound in bounds:
             value = {"ttft": ttft, "tpot": tpot, "e2e": e2e}[bound.metric]
             met &= ~(value > bound.seconds)  # a request of one token has no gap to miss
-        attainment = float(met.mean()) if len(met) else float("nan")
+        attainment = float(met[counted].mean()) if counted.any() else float("nan")
     output = int(osl[done].sum())
-    last_s = max(log.queue.end_s, log.running.end_s, log.kv.end_s)
+    # Of a run as a whole the tokens of the answers count; of a part of it, those that were given out in it.
+    tokens = output if log.whole else until.generated - begin.generated
+    seen = done & counted
     for series in (log.queue, log.running, log.kv):
         series.close(last_s)
     timeline = Timeline(
@@ -206,23 +256,24 @@ def summarize(log: Log, busy_s: float, replicas: int, request_s: float, bounds: 
     return Result(
         requests=len(arrival),
         completed=int(done.sum()),
+        left_out=len(arrival) - len(log.steady),
         refused=log.refused,
         unserved=int(len(arrival) - done.sum()) - log.refused,
         resent=log.resent,
         retracted=log.retracted,
         duration_s=duration,
-        ttft=spread(ttft[done]),
+        ttft=spread(ttft[seen]),
         itl=gaps,
-        tpot=spread(tpot[done & (osl > 1)]),
-        e2e=spread(e2e[done]),
+        tpot=spread(tpot[seen & (osl > 1)]),
+        e2e=spread(e2e[seen]),
         attainment=attainment,
-        sent_rate=len(arrival) / float(np.nanmax(arrival)) if len(arrival) and np.nanmax(arrival) > 0.0 else math.inf,
-        request_rate=float(done.sum() / duration) if duration else 0.0,
-        output_tokens_per_s=output / duration if duration else 0.0,
-        utilization=busy_s / (duration * replicas) if duration and replicas else 0.0,
-        kv_mean=log.kv.area / (duration * replicas) if duration and replicas else 0.0,
+        sent_rate=len(log.steady) / sending if sending > 0.0 else math.inf,
+        request_rate=(until.answered - begin.answered) / span if span else 0.0,
+        output_tokens_per_s=tokens / span if span else 0.0,
+        utilization=(until.busy_s - begin.busy_s) / (span * replicas) if span and replicas else 0.0,
+        kv_mean=(until.kv_area - begin.kv_area) / (span * replicas) if span and replicas else 0.0,
         kv_peak=max(timeline.kv, default=0.0),
-        waiting_mean=log.queue.area / duration if duration else 0.0,
+        waiting_mean=(until.queue_area - begin.queue_area) / span if span else 0.0,
         waiting_peak=max(timeline.waiting, default=0.0),
         prompt_tokens=int(isl[done].sum()),
         prefilled_tokens=log.prefilled,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -19,6 +19,16 @@ BALANCE_RELATIVE = 1.5
 CACHE_THRESHOLD = 0.3
 
 
+def _uniform(rng: np.random.Generator) -> Callable[[], float]:
+    """Numbers in [0, 1), drawn many at a time: one draw of numpy's costs more than a whole choice."""
+
+    def stream() -> Iterator[float]:
+        while True:
+            yield from rng.random(1024).tolist()
+
+    return stream().__next__
+
+
 def round_robin(rng: np.random.Generator) -> Policy:
     """One after the other."""
     turn = -1
@@ -31,15 +41,27 @@ def round_robin(rng: np.random.Generator) -> Policy:
     return choose
 
 
+def at_random(rng: np.random.Generator) -> Policy:
+    """Any of them, each as likely (a Kubernetes Service, which picks one for each connection)."""
+
+    draw = _uniform(rng)
+
+    def choose(replicas: Sequence[Replica], request: Request) -> Replica:
+        return replicas[int(draw() * len(replicas))]
+
+    return choose
+
+
 def power_of_two(rng: np.random.Generator) -> Policy:
     """Two at random, the one with fewer requests in flight."""
+    draw = _uniform(rng)
 
     def choose(replicas: Sequence[Replica], request: Request) -> Replica:
         n = len(replicas)
         if n == 1:
             return replicas[0]
-        one = int(rng.integers(n))
-        other = (one + 1 + int(rng.integers(n - 1))) % n
+        one = int(draw() * n)
+        other = (one + 1 + int(draw() * (n - 1))) % n
         a, b = replicas[one], replicas[other]
         return b if b.in_flight < a.in_flight else a
 
@@ -71,6 +93,7 @@ def cache_aware(rng: np.random.Generator) -> Policy:
 
 POLICIES: Mapping[str, Callable[[np.random.Generator], Policy]] = {
     "round-robin": round_robin,
+    "random": at_random,
     "power-of-two": power_of_two,
     "cache-aware": cache_aware,
 }

@@ -62,7 +62,7 @@ def within_memory(problem: Problem, rows: Rows, room: Budget, rejected: Counter[
     rejected["memory: the weights and the engine's reserve do not fit"] += int(np.sum(~room.fits))
     rejected["memory: the KV pool cannot hold the longest request"] += int(np.sum(room.fits & ~whole))
     rejected["memory: the KV pool cannot hold the batch limit"] += int(np.sum(whole & ~batch))
-    return np.asarray(batch)
+    return np.asarray(batch & ~np.isin(BATCH_LIMITS, problem.without_limits))
 
 
 def level_limits(problem: Problem, rows: Rows) -> Array:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from servegen import __version__
 from servegen.catalog.facts import Constant
 from servegen.plan import (
     Band,
@@ -36,6 +37,7 @@ from servegen.solve.explain import Comparison, binding, why
 from servegen.solve.predict import bounded, quantiles, role_points
 from servegen.solve.problem import Kind, Problem
 from servegen.solve.split import combine
+from servegen.solve.waterfall import waterfalls
 
 
 def assemble(
@@ -102,6 +104,8 @@ def assemble(
         facts=_facts(problem, chosen, roles),
         notes=problem.notes,
         speculative=_speculative(problem, chosen),
+        waterfalls=waterfalls(problem, chosen, points, prediction),
+        made_by=__version__,
     )
 
 

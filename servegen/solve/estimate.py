@@ -18,28 +18,16 @@ from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
 from servegen.catalog.models import model_from_file, resolve_model
 from servegen.errors import CatalogError, Diagnostic
 from servegen.lower import Config, Lowered, Physics, lower
-from servegen.service import latency, size
 from servegen.service.demand import Demand, demand
-from servegen.service.disciplines import DISCIPLINES, Point
 from servegen.service.server import Server, server
-from servegen.simulate import benchmark
-from servegen.simulate.deployment import Deployment, Pool
-from servegen.simulate.engine import Limits
-from servegen.simulate.steps import StepModel
+from servegen.solve import closed_loop
 from servegen.solve.bands import band
 from servegen.solve.budget import budget
 from servegen.solve.problem import WeightOption
 from servegen.solve.space import Shape, cut, spans_nodes
-from servegen.solve.split import combine
 from servegen.workload import Lengths, Workload
 
 Mode = Literal["static", "aggregated", "disaggregated"]
-
-#: Engines that put whole prompts into a step.
-WHOLE_PROMPTS = frozenset({"tensorrt-llm"})
-#: SGLang's prefill step on Blackwell, whose devices have the memory for it (its server arguments, above 90 GB).
-LARGE_STEP_TOKENS = 16384
-LARGE_STEP_CAPABILITY = 10.0
 
 
 @dataclass(frozen=True)
@@ -143,18 +131,24 @@ def estimate(request: EstimateRequest) -> Estimate:
     figures = _memory(request, model, engine, lowered, d, chunk)
     if request.mode == "disaggregated":
         decoding = _lower(request, model, accelerator, engine, request.decode_tp or request.tp)
-        figures = _memory(request, model, engine, decoding, d, chunk)
-        serving, devices = _split(request, srv, _server(request, decoding, engine, d, chunk), d)
+        starting, figures = figures, _memory(request, model, engine, decoding, d, chunk)
+        figures = dataclasses.replace(figures, fits=figures.fits and starting.fits)
+        x, y = closed_loop.workers(request)
+        devices = float(x * tp + y * decoding.configs[0].tp)
+        if request.physics == "ideal":
+            serving = closed_loop.closed_form_split(request, srv, _server(request, decoding, engine, d, chunk), d)
+        else:
+            serving = closed_loop.handed_over(request, accelerator, engine, (lowered, starting), (decoding, figures))
     else:
         decoding = lowered
         static = request.mode == "static" or engine.schedulers[0] == "static"
         devices = float(tp * request.pp)
         if static:
-            serving = _batch(request, srv, d)
+            serving = closed_loop.batch(request, srv, d)
         elif request.physics == "ideal":
-            serving = _loop(request, engine, srv, d, figures)
+            serving = closed_loop.closed_form(request, engine, srv, d, figures)
         else:
-            serving = _replayed(request, accelerator, engine, lowered, figures)
+            serving = closed_loop.replayed(request, accelerator, engine, lowered, figures)
     batch = np.array([float(request.batch)])
     kv_s = decoding.terms.kv_s(d.held_mean)
     step_parts = {k: float(v[0]) for k, v in decoding.terms.decode_breakdown_s(batch, kv_s).items()}
@@ -257,8 +251,8 @@ def _memory(
         pool = m.usable_bytes - m.weight_bytes
     else:
         sizes = np.array([chunk]), np.array([tp]), np.array([float(request.batch)])
-        cut_up = np.array([tp * request.pp]), np.array([float(request.dp)])
-        pool = budget(rule, model, m.usable_bytes, m.weight_bytes, *sizes, False, *cut_up).pool[:, 0]
+        split, cut_up = request.mode == "disaggregated", (np.array([tp * request.pp]), np.array([float(request.dp)]))
+        pool = budget(rule, model, m.usable_bytes, m.weight_bytes, *sizes, split, *cut_up).pool[:, 0]
     # A static engine, and the ideal one, holds whole sequences; a paged one admits with part of the output reserved.
     share = 1.0 if request.physics == "ideal" or request.mode == "static" else rule.kv_reserve_osl
     each = float(m.sequence_bytes(request.isl + share * request.osl)[0])
@@ -279,82 +273,6 @@ def _model_kv_bytes(token_bytes: np.ndarray, tp: float, model: ModelFacts) -> fl
         min(tp, min((a.num_kv_heads for a in heads if a.num_kv_heads), default=1)) if all(a.kind != "mla" for a in heads) else 1.0
     )
     return float(token_bytes[0]) * sharded
-
-
-def _loop(
-    request: EstimateRequest, engine: EngineFacts, srv: Server, d: Demand, figures: MemoryFigures
-) -> tuple[float, float, float]:
-    """TTFT, TPOT, output tokens/s of a closed loop of B users; those beyond the KV pool wait for a slot."""
-    discipline = DISCIPLINES[engine.schedulers[0] if srv.terms.plain else "prefill-first"]
-    running = float(min(request.batch, max(figures.max_running_requests, 1)))
-    level = size.level_at(discipline, srv, d, "concurrency", np.array([running]), np.array([running]))
-    p = discipline(srv, d, level)
-    rate = float(p.rate[0])
-    waiting = (request.batch - running) / rate
-    return float(latency.ttft_mean(p)[0]) + waiting, float(p.gap_mean_s[0]), rate * request.osl
-
-
-def _replayed(
-    request: EstimateRequest, accelerator: AcceleratorFacts, engine: EngineFacts, lowered: Lowered, figures: MemoryFigures
-) -> tuple[float, float, float]:
-    """TTFT, TPOT, output tokens/s of the closed-loop benchmark, replayed step by step."""
-    m = lowered.memory
-    token = float(m.token_bytes[0])
-    # Of one device, for as many sequences as all attention groups hold.
-    pool = figures.kv_pool_bytes * (token / figures.kv_bytes_per_token if token else 1.0 / lowered.configs[0].tp)
-    model = StepModel.of(lowered.terms, 0, m.kv_bytes[0].tolist(), float(m.state_bytes[0]))
-    bench = benchmark.as_published(request.batch, request.isl, request.osl, request.cached)
-    limits = Limits(request.batch, _step_tokens(request, bench.isl, accelerator, engine), pool, engine.memory.kv_reserve_osl)
-    scheduler = "whole" if engine.id in WHOLE_PROMPTS else engine.schedulers[0]
-    request_s = engine.request_s.value + model.later_stages_s(min(limits.chunk, bench.isl - bench.cached))
-    found = benchmark.run(Deployment((Pool(model, limits, scheduler, 1, request_s),)), bench)
-    return found.ttft_s, found.tpot_s, found.output_tokens_per_s
-
-
-def _step_tokens(request: EstimateRequest, longest: int, accelerator: AcceleratorFacts, engine: EngineFacts) -> int:
-    """Tokens of the largest step as benchmarks of prompts up to ``longest`` tokens start their engines."""
-    if request.chunk:
-        return request.chunk
-    if engine.id in WHOLE_PROMPTS:  # a prompt must fit beside the running batch; InferenceX rounds up to 64
-        return max(math.ceil((request.batch + longest + 64) / 64) * 64, engine.token_budget)
-    if engine.id == "sglang" and accelerator.compute_capability >= LARGE_STEP_CAPABILITY:
-        return LARGE_STEP_TOKENS
-    return engine.token_budget
-
-
-def _batch(request: EstimateRequest, srv: Server, d: Demand) -> tuple[float, float, float]:
-    """A static batch: B prompts prefilled together, then decoded in step."""
-    batch = np.array([float(request.batch)])
-    tokens = batch * d.uncached_mean
-    steps = np.maximum(np.ceil(tokens / srv.chunk), 1.0)
-    prefill = steps * srv.terms.chunk_s(tokens / steps) + batch * (srv.terms.sequence_s + srv.attention_mean_s)
-    step = srv.terms.decode_s(batch, srv.kv_s)
-    total = float(prefill[0] + max(request.osl - 1, 0) * step[0])
-    return float(prefill[0] + srv.request_s[0]), float(step[0]), request.batch * request.osl / total
-
-
-def _split(request: EstimateRequest, pre: Server, dec: Server, d: Demand) -> tuple[tuple[float, float, float], float]:
-    """Closed loop over prefill and decode workers; the rate at which the loop of B users closes."""
-    x, y = max(request.prefill_workers, 1), max(request.decode_workers, 1)
-    devices = float(x * (request.prefill_tp or request.tp) + y * (request.decode_tp or request.tp))
-    most = min(x * float(DISCIPLINES["prefill"](pre, d, np.array([1.0 - 1e-6])).rate[0]), math.inf)
-    low, high = 0.0, most
-    p = _pair(pre, dec, d, 1e-9, x, y)
-    for _ in range(60):
-        rate = (low + high) / 2.0
-        p = _pair(pre, dec, d, rate, x, y)
-        low, high = (rate, high) if rate * float(latency.e2e_mean(p, d)[0]) < request.batch else (low, rate)
-    return (float(latency.ttft_mean(p)[0]), float(p.gap_mean_s[0]), low * request.osl), devices
-
-
-def _pair(pre: Server, dec: Server, d: Demand, rate: float, x: int, y: int) -> Point:
-    start = DISCIPLINES["prefill"](
-        pre, d, size.level_at(DISCIPLINES["prefill"], pre, d, "rate", np.array([rate / x]), np.array([1.0 - 1e-6]))
-    )
-    gaps = DISCIPLINES["decode"](
-        dec, d, size.level_at(DISCIPLINES["decode"], dec, d, "rate", np.array([rate / y]), np.array([1e5]))
-    )
-    return combine(start, gaps)
 
 
 def _band(

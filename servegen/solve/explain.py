@@ -15,7 +15,7 @@ from servegen.service import size
 from servegen.service.disciplines import DISCIPLINES
 from servegen.solve.bands import far_end, pessimism
 from servegen.solve.candidate import Candidate, RoleChoice
-from servegen.solve.predict import candidate_points, p95
+from servegen.solve.predict import candidate_points, p95, pace
 from servegen.solve.problem import Problem
 from servegen.solve.space import BATCH_LIMITS, KV_SLACK, occupancy, replicas_that_fit
 from servegen.solve.split import GAPS, START
@@ -46,7 +46,9 @@ def compare(problem: Problem, chosen: Candidate, others: Sequence[Candidate], ga
     """Runners-up in the total order, and the Pareto frontier of cost, latency and output over the best candidates."""
     rest = sorted((c for c in others if c is not chosen), key=lambda c: c.key(problem))[: COMPARED - 1]
     ranked = [chosen, *rest]
-    ttft, itl, pace = p95(candidate_points(problem, ranked), problem.demand)
+    seen = candidate_points(problem, ranked)
+    ttft, itl = p95(seen)
+    paces = pace(seen, itl, problem.demand)
     alternatives = tuple(
         Alternative(
             name=c.name,
@@ -61,7 +63,7 @@ def compare(problem: Problem, chosen: Candidate, others: Sequence[Candidate], ga
         )
         for i, c in enumerate(ranked[1 : SHOWN + 1], start=1)
     )
-    worth = np.array([[c.cost_per_h, ttft[i], pace[i], -c.output_tokens_per_s] for i, c in enumerate(ranked)])
+    worth = np.array([[c.cost_per_h, ttft[i], paces[i], -c.output_tokens_per_s] for i, c in enumerate(ranked)])
     worth = np.array([[float(f"{v:.4g}") for v in row] for row in worth])
     points = []
     for i, c in enumerate(ranked):
@@ -111,7 +113,9 @@ def why_lost(problem: Problem, chosen: Candidate, other: Candidate, gain: float)
         return "same cost with a higher TP"
     if other.config != chosen.config:
         return f"same cost with {other.config[0]} weights and {other.config[1]} KV, further from the checkpoint's own precision"
-    return f"same cost with less headroom ({other.headroom:.3g} instead of {chosen.headroom:.3g})"
+    if f"{other.headroom:.3g}" != f"{chosen.headroom:.3g}":
+        return f"same cost with less headroom ({other.headroom:.3g} instead of {chosen.headroom:.3g})"
+    return "equal in every figure that decides; the first by name is taken"
 
 
 def binding(problem: Problem, chosen: Candidate) -> tuple[str, ...]:
@@ -122,7 +126,7 @@ def binding(problem: Problem, chosen: Candidate) -> tuple[str, ...]:
         if role.replicas * role.sustained > least * NUDGE:
             continue  # the other role holds the pair back
         prefix = "" if role.role == "serve" else f"{role.role}: "
-        out += [prefix + limit for limit in _limits(problem, role) if prefix + limit not in out]
+        out += [prefix + limit for limit in limits_of(problem, role) if prefix + limit not in out]
     role = chosen.roles[0]
     if len(chosen.roles) == 1 and role.replicas + problem.spares >= int(
         replicas_that_fit(role.block.kind, np.array(float(role.devices)))
@@ -133,7 +137,7 @@ def binding(problem: Problem, chosen: Candidate) -> tuple[str, ...]:
     return tuple(out)
 
 
-def _limits(problem: Problem, role: RoleChoice) -> list[str]:
+def limits_of(problem: Problem, role: RoleChoice) -> list[str]:
     block = role.block
     srv = take(block.server, np.array([role.row]))
     metrics = {"prefill": START, "decode": GAPS}.get(role.role)

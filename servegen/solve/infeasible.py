@@ -38,14 +38,14 @@ HALVINGS = 12
 
 def infeasible(problem: Problem, seen: Searched) -> InfeasibleError:
     """The error that explains itself."""
-    stage = max((o.stage for o in seen.outcomes), default=0)
     fixes = tuple(sorted(_fixes(problem), key=lambda f: (f.relative, f.key, f.new)))
-    bound, message, best = _diagnosis(problem, seen, stage, fixes)
+    bound, message, best = diagnosis(problem, seen, fixes)
     return InfeasibleError(problem.name, bound, message, best, fixes, dict(sorted(seen.rejected.items())), seen.searched)
 
 
-def _diagnosis(problem: Problem, seen: Searched, stage: int, fixes: tuple[Fix, ...]) -> tuple[str, str, str]:
+def diagnosis(problem: Problem, seen: Searched, fixes: tuple[Fix, ...] = ()) -> tuple[str, str, str]:
     """(bound id, what is wrong, best attainable) by the last hurdle that any candidate took."""
+    stage = max((o.stage for o in seen.outcomes), default=0)
     if stage == 0:
         reason = max(sorted(seen.rejected), key=lambda r: seen.rejected[r], default="nothing to choose from")
         return reason.split(":")[0], f"no configuration can exist: {reason}", "none"

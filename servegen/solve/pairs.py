@@ -11,6 +11,7 @@ import numpy as np
 from servegen.roofline.step import join, take
 from servegen.service import latency, size
 from servegen.service.disciplines import DISCIPLINES, Point, means_only
+from servegen.service.server import Server
 from servegen.service.size import Slo
 from servegen.solve.aggregate import Outcome, no_power
 from servegen.solve.bands import pessimism
@@ -185,18 +186,9 @@ class Pair:
         shape = (len(self.p), len(self.q))
         if self.problem.saturate or self.problem.open_loop:
             return np.full(shape, self.problem.load)
-        idle, step = self._idle()
-        return np.broadcast_to(
-            (self.problem.load / (idle + self.problem.demand.gaps * step + self.problem.think_s))[:, None], shape
-        )
-
-    def _idle(self) -> tuple[Array, Array]:
-        """Mean first token of each prefill candidate when nothing waits (p,), and the gap of a lone sequence."""
-        d = self.problem.demand
-        rows = take(means_only(self.pre.server), self.start.row[self.p])
-        idle = latency.ttft_mean(DISCIPLINES["prefill"](rows, d, np.full(len(self.p), size.IDLE)))
-        dec = take(means_only(self.dec.server), self.gaps.row[self.q[:1]])
-        return idle, DISCIPLINES["decode"](dec, d, np.ones(1)).gap_mean_s
+        pre = take(self.pre.server, self.start.row[self.p])
+        turn = turn_s(self.problem, pre, take(self.dec.server, self.gaps.row[self.q[:1]]))
+        return np.broadcast_to((self.problem.load / turn)[:, None], shape)
 
     def _whole(self) -> Slo:
         """The bounds that neither role answers for alone."""
@@ -271,6 +263,13 @@ class Pair:
         rows = self.start.row[self.p][i], self.gaps.row[self.q][j]
         point = joined(self.problem, self.pre, rows[0], self.dec, rows[1], (load / x).reshape(-1), (load / y).reshape(-1))
         return tuple(three_digits(v).reshape(x.shape) for v in self._p95(point))
+
+
+def turn_s(problem: Problem, pre: Server, dec: Server) -> Array:
+    """Shortest mean turn of a closed loop: the first token when nothing waits, the gaps of a lone sequence, the pause."""
+    d = problem.demand
+    idle = latency.ttft_mean(DISCIPLINES["prefill"](means_only(pre), d, np.full(len(pre.chunk), size.IDLE)))
+    return idle + d.gaps * DISCIPLINES["decode"](means_only(dec), d, np.ones(1)).gap_mean_s + problem.think_s
 
 
 def _role(name: str, block: Block, servers: Servers, index: int, count: float, load: float) -> RoleChoice:

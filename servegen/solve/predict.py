@@ -47,14 +47,19 @@ def candidate_points(problem: Problem, candidates: Sequence[Candidate]) -> Point
     return join(out)
 
 
-def p95(points: Point, d: Demand) -> tuple[Array, Array, Array]:
-    """95th percentiles of TTFT, ITL and pace (ITL, or TPOT where tokens may come in bursts), shape (rows,)."""
+def p95(points: Point) -> tuple[Array, Array]:
+    """95th percentiles of TTFT and ITL, shape (rows,)."""
     n = len(points.level)
     ttft = latency.quantile(lambda t: latency.ttft_exceeds(points, t), 0.95, n)
     itl = latency.quantile(lambda t: latency.itl_exceeds(points, t), 0.95, n)
+    return ttft, itl
+
+
+def pace(points: Point, itl: Array, d: Demand) -> Array:
+    """95th percentile of ITL, which is ``itl``, or of TPOT where tokens may come in bursts, shape (rows,)."""
     if points.burst is None:
-        return ttft, itl, itl
-    return ttft, itl, latency.quantile(lambda t: latency.pace_exceeds(points, t, d), 0.95, n)
+        return itl
+    return latency.quantile(lambda t: latency.pace_exceeds(points, t, d), 0.95, len(points.level))
 
 
 def quantiles(metric: str, p: Point, d: Demand) -> Quantiles:
@@ -65,8 +70,13 @@ def quantiles(metric: str, p: Point, d: Demand) -> Quantiles:
     return Quantiles(float(size.mean(metric, p, d)[0]), *(float(v) for v in found))
 
 
-def bounded(bound: size.Bound, p: Point, d: Demand) -> float:
-    """The statistic that a bound limits, of a one-row point."""
+def statistics(bound: size.Bound, p: Point, d: Demand) -> Array:
+    """The statistic that a bound limits, of every row, shape (rows,)."""
     if bound.probability != bound.probability:
-        return float(size.mean(bound.metric, p, d)[0])
-    return float(latency.quantile(lambda t: size.exceeds(bound.metric, p, d, t), bound.probability, 1)[0])
+        return size.mean(bound.metric, p, d)
+    return latency.quantile(lambda t: size.exceeds(bound.metric, p, d, t), bound.probability, len(p.level))
+
+
+def bounded(bound: size.Bound, p: Point, d: Demand) -> float:
+    """The same of a one-row point."""
+    return float(statistics(bound, p, d)[0])

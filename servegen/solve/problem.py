@@ -11,7 +11,7 @@ from servegen.plan import DeployPlan, PoolPlan
 from servegen.service.demand import Demand
 from servegen.service.size import LoadKind, Slo
 from servegen.solve.drafting import Speculation
-from servegen.workload import Workload
+from servegen.workload import TraceRequests, Workload
 
 Objective = Literal["cost", "throughput", "latency", "energy"]
 Confidence = Literal["best", "low"]
@@ -89,6 +89,9 @@ class Problem:
     shown: Mapping[str, Any]
     inputs: Mapping[str, str]
     notes: tuple[str, ...] = ()
+    trace: TraceRequests | None = None  # where the spec's traffic is one; the workload has its figures
+    without_chunks: tuple[int, ...] = ()  # what an explanation leaves out of the search to see what comes next
+    without_limits: tuple[int, ...] = ()
     speculation: Speculation | None = None
 
     @property

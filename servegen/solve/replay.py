@@ -9,9 +9,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -21,13 +20,11 @@ from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
 from servegen.catalog.models import resolve_model
 from servegen.errors import CatalogError, Diagnostic, UserError
 from servegen.plan import Plan, Role
-from servegen.roofline.collectives import HANDOFF
-from servegen.simulate import arrivals
 from servegen.simulate.deployment import Deployment, Handoff, Pool, replay
 from servegen.simulate.engine import Limits
-from servegen.simulate.requests import Source
 from servegen.simulate.result import RequestBound, Result, Spread
 from servegen.simulate.steps import StepModel
+from servegen.solve.arrivals import Sent, Traffic, sent
 from servegen.solve.draft import speculation
 from servegen.solve.drafting import Speculation, lower_drafting
 from servegen.solve.problem import Problem
@@ -35,17 +32,16 @@ from servegen.solve.space import Shape, configured
 from servegen.spec.load import loads
 from servegen.workload import HASH_BLOCK_TOKENS, Lengths, TraceRequests, Workload
 
-Arrivals = Literal["poisson", "gamma", "closed-loop"]
 #: Tokens of a page of the KV cache, by engine: SGLang's --page-size, vLLM's --block-size and TensorRT-LLM's tokens per block
 #: as they are by default; others hold whole sequences.
 PAGE_TOKENS: Mapping[str, int] = {"vllm": 16, "tensorrt-llm": 32}
-#: Requests of a replay that does not say how many.
-REQUESTS = 10_000
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A plan with what the replay needs beside it. ``attainment`` nan = none is bounded."""
+    """A plan with what the replay needs beside it. ``attainment`` nan = none is bounded; ``trace`` is the one that the spec
+    names as its traffic, None where that is no trace or it is not at hand.
+    """
 
     plan: Plan
     model: ModelFacts
@@ -53,21 +49,17 @@ class Subject:
     attainment: float
     engine: EngineFacts
     accelerators: tuple[AcceleratorFacts, ...]  # one for each role
+    trace: TraceRequests | None = None
     speculation: Speculation | None = None
 
 
 @dataclass(frozen=True)
-class Traffic:
-    """What is sent. ``kind`` "" is the spec's own; ``trace`` replaces it.
+class Loss:
+    """A replica of the ``role``-th role dies at ``at_s``, ``spares`` more than the load needs standing by."""
 
-    ``requests`` 0 is :data:`REQUESTS`, or all of a trace.
-    """
-
-    kind: Arrivals | Literal[""] = ""
-    requests: int = 0
-    seed: int = 0
-    trace: TraceRequests | None = None
-    cut: arrivals.Cut = dataclasses.field(default_factory=arrivals.Cut)
+    at_s: float
+    role: int
+    spares: int
 
 
 @dataclass(frozen=True)
@@ -84,7 +76,8 @@ def of_problem(problem: Problem, plan: Plan) -> Subject:
     """A plan that was just solved, with the very facts of its problem."""
     engine = next(e.facts for e in problem.engines if e.facts.id == plan.choice.engine)
     accelerators = tuple(problem.pool[role.pool].facts for role in plan.choice.roles)
-    return Subject(plan, problem.model, problem.workload, problem.slo.attainment, engine, accelerators, problem.speculation)
+    asked = problem.slo.attainment
+    return Subject(plan, problem.model, problem.workload, asked, engine, accelerators, problem.trace, problem.speculation)
 
 
 def of_lock(plan: Plan) -> Subject:
@@ -101,7 +94,7 @@ def of_lock(plan: Plan) -> Subject:
     engine = resolve_engine(plan.choice.engine)
     accelerators = tuple(resolve_accelerator(role.accelerator) for role in plan.choice.roles)
     asked = math.nan if attainment is None else float(attainment)
-    return Subject(plan, model, _workload(plan), asked, engine, accelerators, _speculation(plan, model))
+    return Subject(plan, model, _workload(plan), asked, engine, accelerators, speculation=_speculation(plan, model))
 
 
 def _speculation(plan: Plan, model: ModelFacts) -> Speculation | None:
@@ -142,8 +135,12 @@ def _lengths(mean: float, p95: float) -> Lengths:
         return Lengths.fixed(mean)
 
 
-def deployment(subject: Subject, extra: int = 0, policy: str = "round-robin", hashed: bool = False) -> Deployment:
-    """The plan's replicas without its spares, and ``extra`` more of the first role. ``hashed`` requests use the prefix cache."""
+def deployment(
+    subject: Subject, policy: str = "", hashed: bool = False, loss: Loss | None = None, recorded: bool = False
+) -> Deployment:
+    """The plan's replicas without its spares, but for those that stand by for a ``loss``. ``hashed`` requests use the prefix
+    cache; ``policy`` "" is the one that the plan deploys.
+    """
     plan, engine = subject.plan, subject.engine
     pools = []
     handoff = Handoff(0.0, 0.0)
@@ -157,7 +154,7 @@ def deployment(subject: Subject, extra: int = 0, policy: str = "round-robin", ha
         page = PAGE_TOKENS.get(engine.id, 1)
         model = StepModel.of(lowered.terms, 0, memory.kv_bytes[0].tolist(), float(memory.state_bytes[0]), page)
         if role.role == "prefill":
-            handoff = _handoff(plan, role, accelerator, model)
+            handoff = _handoff(plan, subject.accelerators, model)
         limits = Limits(
             max_running=role.max_running_requests,
             chunk=role.chunked_prefill_size,
@@ -167,9 +164,20 @@ def deployment(subject: Subject, extra: int = 0, policy: str = "round-robin", ha
         # Both servers of a split take the request in; the client sees that once, before its first token.
         request_s = engine.request_s.value * (2.0 if split else 1.0) if index == 0 else 0.0
         request_s += model.later_stages_s(min(role.chunked_prefill_size, round(plan.traffic.isl_mean)))
-        count = role.replicas + (extra if index == 0 else 0)
+        count = role.replicas + (loss.spares if loss is not None and loss.role == index else 0)
         pools.append(Pool(model, limits, _scheduler(engine, role), count, request_s, HASH_BLOCK_TOKENS if hashed else 0))
-    return Deployment(tuple(pools), policy, handoff)
+    # Drawn lengths are as declared; a recorded request that is longer than the plan's context the engine refuses.
+    context = min(r.context_length for r in plan.choice.roles) if recorded else 0
+    return Deployment(tuple(pools), policy or deployed_policy(plan), handoff, context)
+
+
+def deployed_policy(plan: Plan) -> str:
+    """How requests find a replica: a split plan's router follows its cache or the load; a Service, which knows neither, picks
+    one at random for each connection.
+    """
+    if plan.choice.topology == "aggregated":
+        return "random"
+    return "cache-aware" if plan.traffic.prefix_hit > 0 else "power-of-two"
 
 
 def _shape(role: Role) -> Shape:
@@ -184,46 +192,30 @@ def _scheduler(engine: EngineFacts, role: Role) -> str:
     return "static" if "static" in engine.schedulers else "prefill-first"
 
 
-def _handoff(plan: Plan, role: Role, accelerator: AcceleratorFacts, model: StepModel) -> Handoff:
-    """The transfer over all links of a prefill server at once (docs/physics.md, F28), linear in the prompt."""
-    fabric = plan.pool[role.pool].fabric_bytes_per_s or accelerator.link_bytes_per_s
-    links = role.tp / role.dp
-    speed = HANDOFF.peak_share * fabric * links
-    token_bytes = model.token_bytes + sum(w.token_bytes for w in model.windows)
-    return Handoff((HANDOFF.half_bytes + model.sequence_bytes * links) / speed, token_bytes * links / speed)
+def _handoff(plan: Plan, accelerators: Sequence[AcceleratorFacts], model: StepModel) -> Handoff:
+    """From the prefill servers to the decode servers: as many links as the narrower side has, of the slower fabric."""
+    roles = plan.choice.roles
+    speeds = (plan.pool[r.pool].fabric_bytes_per_s or a.link_bytes_per_s for r, a in zip(roles, accelerators, strict=True))
+    return Handoff.of(model, roles[0].tp // roles[0].dp, min(speeds) * min(r.tp // r.dp for r in roles))
 
 
-def source(subject: Subject, traffic: Traffic) -> Source:
-    """The requests: of the trace, or drawn at the load that the plan was sized for. UserError where no load is known."""
-    if traffic.trace is not None:
-        return arrivals.recorded(traffic.trace, traffic.cut, traffic.requests)
-    w, plan = subject.workload, subject.plan
-    users = w.concurrency or w.users
-    if w.saturate and not traffic.kind:  # offline work: every slot has a request, and another follows
-        users = sum(r.replicas * r.max_running_requests for r in plan.choice.roles if r.role != "prefill")
-    kind = traffic.kind or ("closed-loop" if users else "poisson" if w.burstiness == 1.0 else "gamma")
-    n = traffic.requests or REQUESTS
-    if kind == "closed-loop":
-        # As many users as are in the system on average, where the spec states a rate.
-        users = users or max(round(plan.prediction.load_rate * plan.prediction.e2e.mean), 1)
-        return arrivals.closed_loop(w, users, w.think_time_s, n, traffic.seed)
-    rate = w.rate_per_s or plan.prediction.load_rate
-    return arrivals.open_loop(w, rate, 1.0 if kind == "poisson" else w.burstiness, n, traffic.seed)
+def requests(subject: Subject, traffic: Traffic) -> Sent:
+    """What is sent; errors as :func:`servegen.solve.arrivals.sent`."""
+    return sent(subject.plan, subject.workload, subject.trace, traffic)
 
 
 def run(
     subject: Subject,
-    traffic: Traffic,
-    extra: int = 0,
-    policy: str = "round-robin",
-    fail_s: float = math.inf,
+    given: Sent,
+    seed: int = 0,
+    policy: str = "",
+    loss: Loss | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Result:
-    """Replay the traffic through the plan."""
-    hashed = traffic.trace is not None and traffic.trace.hashes is not None
-    bounds = request_bounds(subject.plan.slo)
-    deployed = deployment(subject, extra, policy, hashed)
-    return replay(deployed, source(subject, traffic), traffic.seed, bounds, fail_s, progress)
+    """Replay what :func:`requests` gave, once, through the plan; its source is used up."""
+    deployed = deployment(subject, policy, given.hashed, loss, given.kind == "trace")
+    fail_s, pool = (loss.at_s, loss.role) if loss is not None else (math.inf, 0)
+    return replay(deployed, given.source, seed, request_bounds(subject.plan.slo), fail_s, progress, fail_pool=pool)
 
 
 def request_bounds(slo: Mapping[str, float]) -> tuple[RequestBound, ...]:

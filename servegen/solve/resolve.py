@@ -20,7 +20,7 @@ from servegen.solve.draft import speculation
 from servegen.solve.problem import EngineOption, Kind, Problem, WeightOption
 from servegen.spec.load import LoadedSpec
 from servegen.spec.traffic import LengthSpec
-from servegen.workload import Lengths, Workload, from_trace
+from servegen.workload import Lengths, TraceRequests, Workload, of_trace, trace_requests
 
 PROBABILITIES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "mean": math.nan}
 #: Precisions that keep a model's answers within measurement noise of bf16, so they need no asking (design: spec language).
@@ -35,7 +35,8 @@ def resolve(loaded: LoadedSpec) -> Problem:
     """The problem that a spec states. Raises SpecError or CatalogError at the spec's line."""
     body = loaded.spec.spec
     model = _model(loaded)
-    workload = _workload(loaded)
+    trace = _trace(loaded)
+    workload = _workload(loaded, trace)
     own = _calibration(loaded)
     kinds = tuple(_kind(loaded, i, own) for i in range(len(body.hardware.pool)))
     allowed = tuple(body.constraints.weights or _default_weights(model))
@@ -76,6 +77,7 @@ def resolve(loaded: LoadedSpec) -> Problem:
         allowed_kv=tuple(body.constraints.kv_cache),
         shown=loaded.shown,
         inputs=_inputs(loaded, facts),
+        trace=trace,
         notes=(f"speculation: {drafting.assumed}",) if drafting and drafting.assumed else (),
         speculation=drafting,
     )
@@ -129,11 +131,16 @@ def _lengths(spec: LengthSpec) -> Lengths:
     return Lengths.stated(mean=spec.mean, p50=spec.p50, p95=spec.p95, p99=spec.p99)
 
 
-def _workload(loaded: LoadedSpec) -> Workload:
+def _trace(loaded: LoadedSpec) -> TraceRequests | None:
+    """The requests that the spec names as its traffic, if it does."""
+    named = loaded.spec.spec.traffic.trace
+    return trace_requests(loaded.path(named, "spec.traffic.trace")) if named is not None else None
+
+
+def _workload(loaded: LoadedSpec, trace: TraceRequests | None) -> Workload:
     t = loaded.spec.spec.traffic
-    if t.trace is not None:
-        path = loaded.path(t.trace, "spec.traffic.trace")
-        workload = from_trace(path)
+    if trace is not None:
+        workload = of_trace(trace, str(loaded.path(t.trace or "", "spec.traffic.trace")))
         if t.prefix is None:
             return workload
         base: dict[str, Any] = {

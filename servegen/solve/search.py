@@ -53,11 +53,11 @@ def choose(problem: Problem, candidates: tuple[Candidate, ...]) -> tuple[Candida
     split = min((c for c in candidates if c.topology == "disaggregated"), key=lambda c: c.key(problem), default=None)
     if together is None or split is None:
         return together or split, math.nan
-    gain = _gain(problem, together, split)
+    gain = gain_of(problem, together, split)
     return (split if gain >= problem.gain and gain > 1.0 else together), gain
 
 
-def _gain(problem: Problem, together: Candidate, split: Candidate) -> float:
+def gain_of(problem: Problem, together: Candidate, split: Candidate) -> float:
     """Ratio of the objectives, above 1 where the split is better."""
     a, b = together.objective[0], split.objective[0]
     if a == b:  # also where both cost nothing

@@ -275,7 +275,9 @@ def draftable(
 def chunks_for(problem: Problem) -> tuple[int, ...]:
     """Chunks that are tried: those that some prompt fills, and the first that holds the longest one."""
     longest = problem.demand.uncached_edges[-1]
-    return tuple(c for i, c in enumerate(CHUNKS) if i == 0 or CHUNKS[i - 1] < longest)
+    return tuple(
+        c for i, c in enumerate(CHUNKS) if (i == 0 or CHUNKS[i - 1] < longest) and c not in problem.without_chunks
+    )
 
 
 def budget_of(problem: Problem, engine: EngineOption, rows: Rows, limits: Array, handoff: bool = False) -> Budget:

@@ -6,15 +6,14 @@ import dataclasses
 import math
 
 from servegen.errors import InfeasibleError
-from servegen.plan import Plan
+from servegen.plan import Plan, Verification
 from servegen.simulate.result import Result
+from servegen.solve.arrivals import Sent, Traffic
 from servegen.solve.problem import Problem
-from servegen.solve.replay import Traffic, Verdict, of_problem, run, verdicts
+from servegen.solve.replay import Verdict, of_problem, requests, run, verdicts
 from servegen.solve.search import solve
 from servegen.units import format_duration
 
-#: How the sentences of a replay begin in a plan's notes; PLAN.md gathers them.
-MARK = "replay: "
 #: What the utilisation is multiplied by until the plan grows.
 EASE = 0.9
 #: Least utilisation that is tried: a plan four times too large says that the bound itself cannot be kept.
@@ -22,45 +21,65 @@ LEAST = 0.25
 
 
 def verified(problem: Problem, plan: Plan, traffic: Traffic = Traffic()) -> Plan:  # noqa: B008
-    """``plan``, or a larger one, that keeps its bounds in a replay; its notes say what the replay found.
+    """``plan``, or a larger one, that keeps its bounds in a replay, with what the replays found. A trace is replayed as it was
+    recorded where it is the traffic; else requests are drawn at the load that the plan was sized for.
 
     Raises InfeasibleError with the bound that the replay breaks when no larger plan keeps it.
     """
-    share, eased, notes = problem.utilization, problem, list[str]()
+    share, eased, found_out = problem.utilization, problem, list[str]()
     first: Plan = plan
     while True:
-        result = run(of_problem(problem, plan), traffic)
-        found = verdicts(of_problem(problem, plan), result)
+        subject = of_problem(problem, plan)
+        given = requests(subject, traffic)
+        result = run(subject, given, traffic.seed)
+        found = verdicts(subject, result)
         broken = [v for v in found if not v.met]
-        notes.append(MARK + _sentence(plan, result, found))
+        found_out.append(_sentence(plan, given, result, found))
         if not broken:
-            return dataclasses.replace(plan, notes=(*plan.notes, *notes))
-        plan, share = _larger(problem, eased, plan, share, broken, first)
+            record = Verification(given.kind, result.requests, traffic.seed, share, tuple(found_out))
+            return dataclasses.replace(plan, verification=record)
+        missing = result.requests - result.completed
+        plan, share = _larger(problem, eased, plan, share, broken, first, missing)
         eased = dataclasses.replace(problem, utilization=share)
-        notes.append(f"{MARK}sized anew, each replica carrying at most {share * 100:.0f} % of what it sustains")
+        found_out.append(f"sized anew, each replica carrying at most {share * 100:.0f} % of what it sustains")
 
 
-def _larger(problem: Problem, eased: Problem, plan: Plan, share: float, broken: list[Verdict], first: Plan) -> tuple[Plan, float]:
+def enlarged(plan: Plan) -> bool:
+    """Whether a replay had to size the plan anew."""
+    return plan.verification is not None and len(plan.verification.found) > 1
+
+
+def sized(problem: Problem, plan: Plan) -> Problem:
+    """The problem whose solution ``plan`` is: ``problem`` itself, or at the lower utilisation to which a replay took it."""
+    return dataclasses.replace(problem, utilization=plan.verification.utilization) if plan.verification else problem
+
+
+def _larger(
+    problem: Problem, eased: Problem, plan: Plan, share: float, broken: list[Verdict], first: Plan, missing: int
+) -> tuple[Plan, float]:
     """The next plan that differs, and the utilisation that gave it."""
     while share * EASE >= LEAST:
         share *= EASE
         try:
             other = solve(dataclasses.replace(eased, utilization=share))
         except InfeasibleError as error:
-            raise _refused(problem, plan, broken, error.best) from error
+            raise _refused(problem, plan, broken, error.best, missing) from error
         if other.choice.roles != plan.choice.roles:
             return other, share
-    raise _refused(problem, plan, broken, "no larger plan differs" if plan is first else "larger plans break it as well")
+    best = "no larger plan differs" if plan is first else "larger plans break it as well"
+    raise _refused(problem, plan, broken, best, missing)
 
 
-def _refused(problem: Problem, plan: Plan, broken: list[Verdict], best: str) -> InfeasibleError:
+def _refused(problem: Problem, plan: Plan, broken: list[Verdict], best: str, missing: int) -> InfeasibleError:
     worst = max(broken, key=lambda v: v.found / v.allowed if v.allowed and v.bound != "attainment" else math.inf)
     found = f"{worst.found * 100:.1f} %" if worst.bound == "attainment" else _shown(worst.found)
     message = f"a replay of {plan.choice.ratio} on {plan.choice.devices} accelerators breaks {worst.bound}: {found}"
+    if missing:
+        message += f"; {missing:,} of the requests not answered"
     return InfeasibleError(problem.name, worst.bound, message, best, (), dict(plan.rejected), plan.searched)
 
 
-def _sentence(plan: Plan, result: Result, found: tuple[Verdict, ...]) -> str:
+def _sentence(plan: Plan, given: Sent, result: Result, found: tuple[Verdict, ...]) -> str:
     """One sentence on one replay."""
     figures = []
     for v in found:
@@ -69,7 +88,10 @@ def _sentence(plan: Plan, result: Result, found: tuple[Verdict, ...]) -> str:
             figures.append(f"attainment {v.found * 100:.1f} % of at least {v.allowed * 100:.1f} % ({kept})")
         else:
             figures.append(f"{v.bound} {_shown(v.found)} of at most {format_duration(v.allowed)} ({kept})")
-    load = f"{result.requests:,} requests at {result.sent_rate:.3g}/s through {plan.choice.ratio}"
+    load = f"{given.words}, at {result.sent_rate:.3g}/s through {plan.choice.ratio} on {plan.choice.devices} accelerators"
+    missing = result.requests - result.completed
+    if missing:  # no larger plan mends a request that is longer than the context or the KV pool
+        figures.append(f"{missing:,} of the requests not answered")
     return f"{load}: {', '.join(figures) if figures else 'no bound is stated'}"
 
 

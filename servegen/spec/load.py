@@ -99,6 +99,18 @@ def load_all(paths: Iterable[str | os.PathLike[str]]) -> tuple[list[LoadedSpec],
     return _unique(loaded, errors)
 
 
+def restated(loaded: LoadedSpec, document: dict[str, Any]) -> LoadedSpec:
+    """``loaded`` with ``document``, in the form of its ``shown``, in its place. SpecError if the language refuses that.
+
+    No preset is applied: a shown spec states all that its preset filled.
+    """
+    found: list[Diagnostic] = []
+    spec = _validate(document, loaded.where, found)
+    if spec is None:
+        raise SpecError(found or [Diagnostic("wrong-type", "the document is no spec", loaded.where.at(""))])
+    return LoadedSpec(spec, loaded.file, loaded.sha256, loaded.where, spec.model_dump(by_alias=True, mode="json"))
+
+
 def _all_or_error(loaded: list[LoadedSpec], errors: list[UserError]) -> list[LoadedSpec]:
     if not errors:
         return loaded

@@ -2,7 +2,7 @@
 
 - `lengths`: `Lengths`, a distribution of token counts, and `held_tokens`, the context of a running request
 - `shapes`: the quantile curves under `Lengths`
-- `traffic`: `Workload`, what a service is asked to carry, and `from_trace`
+- `traffic`: `Workload`, what a service is asked to carry, and the one that a trace shows, `of_trace`
 - `trace`: `trace_requests`, the reader of published trace formats
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from servegen.workload.lengths import NODE_EDGES, Lengths, held_tokens
 from servegen.workload.trace import HASH_BLOCK_TOKENS, TraceRequests, trace_requests
-from servegen.workload.traffic import Workload, arrival_burstiness, from_trace, prefix_hit_share
+from servegen.workload.traffic import Workload, arrival_burstiness, of_trace, prefix_hit_share
 
 __all__ = [
     "HASH_BLOCK_TOKENS",
@@ -19,8 +19,8 @@ __all__ = [
     "TraceRequests",
     "Workload",
     "arrival_burstiness",
-    "from_trace",
     "held_tokens",
+    "of_trace",
     "prefix_hit_share",
     "trace_requests",
 ]

@@ -5,15 +5,16 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import itertools
 import json
 import math
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,17 +80,19 @@ def trace_requests(path: str | os.PathLike[str]) -> TraceRequests:
     (none is skipped), for an unknown format, an empty trace, or a file that cannot be opened.
     """
     file = os.fspath(path)
-    # Not splitlines(), which also cuts at characters that may stand inside a JSON string.
-    lines = list(io.StringIO(_text(file), newline=None))
-    head, first = next(((i, line) for i, line in enumerate(lines, 1) if line.strip()), (0, ""))
+    lines = _lines(file)
+    head, first = 0, ""
+    for first in lines:
+        head += 1
+        if first.strip():
+            break
+    numbered = itertools.chain(itertools.repeat("\n", head - 1), [first], lines)
     if first.lstrip().startswith("{"):
-        rows, formats = _json_rows(file, lines), _JSON_FORMATS
+        rows, formats = _json_rows(file, numbered), _JSON_FORMATS
     else:
-        rows, formats = _csv_rows(file, lines), _CSV_FORMATS
+        rows, formats = _csv_rows(file, numbered), _CSV_FORMATS
 
-    arrival_s: list[float] = []
-    tokens_in: list[int] = []
-    tokens_out: list[int] = []
+    arrival_s, tokens_in, tokens_out = array("d"), array("q"), array("q")
     hashes: list[tuple[int, ...]] = []
     chosen: _Format | None = None
     hashed = False
@@ -128,24 +131,43 @@ def _error(code: str, message: str, file: str, line: int = 0, hint: str = "") ->
     return UserError(Diagnostic(code, message, Where(file, line, 1 if line else 0), hint))
 
 
-def _text(file: str) -> str:
+def _lines(file: str) -> Iterator[str]:
+    """The lines of a file, one at a time: a trace of a million requests need not stand in memory as text.
+
+    Only line ends cut; splitlines() would also cut at characters that may stand inside a JSON string.
+    """
     try:
-        data = Path(file).read_bytes()
         if file.endswith(".gz"):
-            data = gzip.decompress(data)
+            with _opened(file) as raw:  # its checksum stands at the end, and damage must not pass for a bad line
+                while raw.read(1 << 20):
+                    pass
+        with _opened(file) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline=None) as text:
+            yield from text
+    except UnicodeDecodeError as error:
+        hint = "" if file.endswith(".gz") else "a gzipped trace must be named .gz"
+        raise _error("trace-file", "the trace is not UTF-8 text", file, _bad_line(file), hint) from error
     # zlib.error and EOFError (a file cut short) are no OSError, unlike gzip.BadGzipFile.
     except (OSError, EOFError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise _error("trace-file", f"the trace cannot be read: {reason}", file) from error
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        hint = "" if file.endswith(".gz") else "a gzipped trace must be named .gz"
-        raise _error("trace-file", "the trace is not UTF-8 text", file, line, hint) from error
 
 
-def _csv_rows(file: str, lines: list[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _opened(file: str) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(file) if file.endswith(".gz") else open(file, "rb"))
+
+
+def _bad_line(file: str) -> int:
+    """Which line of a file holds the first byte that is not UTF-8."""
+    with _opened(file) as raw:
+        for number, line in enumerate(raw, 1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError:
+                return number
+    return 0
+
+
+def _csv_rows(file: str, lines: Iterable[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """(line, {lower-case column name: cell}) of every row below the header."""
     reader = csv.reader(lines, strict=True)
     names: list[str] = []
@@ -164,7 +186,7 @@ def _csv_rows(file: str, lines: list[str]) -> Iterator[tuple[int, Mapping[str, A
         raise _error("trace-line", f"not CSV: {error}", file, reader.line_num) from error
 
 
-def _json_rows(file: str, lines: list[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _json_rows(file: str, lines: Iterable[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """(line, object) of every line that is not blank."""
     for number, line in enumerate(lines, 1):
         if not line.strip():

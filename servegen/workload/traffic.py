@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from servegen.errors import Diagnostic, UserError, Where
 from servegen.workload.lengths import Lengths
-from servegen.workload.trace import HASH_BLOCK_TOKENS, TraceRequests, trace_requests
+from servegen.workload.trace import HASH_BLOCK_TOKENS, TraceRequests
 
 MINUTE_S = 60.0
 # Fewer gaps than this say little about a minute's own scatter.
@@ -88,8 +87,8 @@ class Workload:
         return self.isl.longest + self.osl.longest
 
 
-def from_trace(path: str | os.PathLike[str]) -> Workload:
-    """The workload that a trace shows; formats, sorting and errors as `trace_requests`.
+def of_trace(requests: TraceRequests, name: str) -> Workload:
+    """The workload that a trace shows, which is called ``name`` where it shows none.
 
     Lengths are the trace's own. Minutes count from the first arrival. The rate is the busiest minute's, the trough the
     quietest full minute's; of a trace shorter than two minutes both are the mean over the whole. ``burstiness`` is
@@ -97,11 +96,10 @@ def from_trace(path: str | os.PathLike[str]) -> Workload:
     trough. ``prefix_hit`` is what an unbounded cache would find (`prefix_hit_share`). UserError where all requests
     arrive at once, which shows no rate.
     """
-    requests = trace_requests(path)
     span_s = float(requests.arrival_s[-1])
     if span_s == 0:
         message = "all requests of the trace arrive at the same time: there is no rate"
-        raise UserError(Diagnostic("trace-empty", message, Where(os.fspath(path))))
+        raise UserError(Diagnostic("trace-empty", message, Where(name)))
     if span_s < 2 * MINUTE_S:
         rate = trough = (len(requests) - 1) / span_s
     else:

@@ -19,6 +19,7 @@ def test_keys_of_a_plan() -> None:
     found = plan_json(full_plan())
     assert list(found) == [
         "name", "feasible", "choice", "prediction", "binding", "why", "alternatives", "pareto", "searched", "rejected",
+        "verification",
     ]  # fmt: skip
     assert set(found["choice"]) == {
         "engine", "topology", "roles", "devices", "costPerHour", "costPerMillionOutputTokens",

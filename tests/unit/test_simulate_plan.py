@@ -15,9 +15,10 @@ from servegen.cli.app import run as servegen
 from servegen.compile import compile_spec
 from servegen.errors import CatalogError, InfeasibleError
 from servegen.plan import Plan, dumps, loads
-from servegen.simulate.result import RequestBound
+from servegen.simulate.result import RequestBound, Result
+from servegen.solve.arrivals import Traffic
 from servegen.solve.problem import Problem
-from servegen.solve.replay import Traffic, deployment, of_lock, of_problem, request_bounds, run, verdicts
+from servegen.solve.replay import Subject, deployment, of_lock, of_problem, request_bounds, requests, run, verdicts
 from servegen.solve.verify import verified
 from servegen.spec.load import loads as load_spec
 
@@ -40,10 +41,14 @@ def solved(text: str = SPEC) -> tuple[Problem, Plan]:
     return found.problem, found.plan
 
 
+def played(subject: Subject, n: int) -> Result:
+    return run(subject, requests(subject, Traffic(requests=n)))
+
+
 def test_a_replay_agrees_with_what_the_plan_predicts() -> None:
     problem, plan = solved()
     subject = of_problem(problem, plan)
-    found = run(subject, Traffic(requests=6000))
+    found = played(subject, 6000)
     assert all(v.met for v in verdicts(subject, found))
     assert found.itl.p50 == pytest.approx(plan.prediction.itl.p50, rel=0.1)
     assert found.e2e.mean == pytest.approx(plan.prediction.e2e.mean, rel=0.1)
@@ -54,7 +59,7 @@ def test_a_lock_gives_the_same_replay_as_its_spec() -> None:
     problem, plan = solved()
     locked = of_lock(loads(dumps(plan)))
     assert deployment(locked) == deployment(of_problem(problem, loads(dumps(plan))))
-    one, other = (run(s, Traffic(requests=500)) for s in (locked, of_problem(problem, loads(dumps(plan)))))
+    one, other = (played(s, 500) for s in (locked, of_problem(problem, loads(dumps(plan)))))
     assert one.e2e_s.tobytes() == other.e2e_s.tobytes()
 
 
@@ -85,7 +90,7 @@ def test_roles_become_pools() -> None:
     role = plan.role("prefill")
     per_token = role.memory.kv_bytes_per_token / (0.72 * 50e9)
     assert split.handoff.token_s == pytest.approx(per_token)
-    assert run(of_problem(problem, plan), Traffic(requests=500)).completed == 500
+    assert played(of_problem(problem, plan), 500).completed == 500
 
 
 def test_the_bounds_of_a_request() -> None:
@@ -98,8 +103,12 @@ def test_verify_says_what_it_found() -> None:
     problem, plan = solved()
     found = verified(problem, plan, Traffic(requests=3000))
     assert found.choice == plan.choice
-    (note,) = found.notes
-    assert note.startswith("replay: 3,000 requests at 19.8/s through 2x: ") and "ttft.p95" in note and "BROKEN" not in note
+    assert found.verification is not None and found.notes == plan.notes
+    assert (found.verification.requests, found.verification.arrivals) == (3000, "poisson")
+    (said,) = found.verification.found
+    assert said.startswith("3,000 requests, Poisson arrivals, at 19.8/s through 2x on 2 accelerators: ")
+    assert "ttft.p95" in said and "BROKEN" not in said
+    assert loads(dumps(found)) == loads(dumps(loads(dumps(found))))
 
 
 def optimist() -> tuple[Problem, Plan]:
@@ -115,7 +124,9 @@ def test_verify_enlarges_a_plan_that_misses() -> None:
     problem, plan = optimist()
     found = verified(problem, plan, Traffic(requests=3000))
     assert found.choice.roles[0].replicas > 1
-    assert "BROKEN" in found.notes[0] and "sized anew" in found.notes[1] and "BROKEN" not in found.notes[-1]
+    assert found.verification is not None and found.verification.utilization < problem.utilization
+    said = found.verification.found
+    assert "BROKEN" in said[0] and "sized anew" in said[1] and "BROKEN" not in said[-1]
 
 
 def test_verify_refuses_what_no_plan_keeps() -> None:
@@ -176,7 +187,6 @@ def test_a_lost_replica_is_shown_with_a_spare_and_without(lock: str, capsys: pyt
 
 
 def test_the_command_replays_users_who_wait(lock: str, capsys: pytest.CaptureFixture[str]) -> None:
-    # Every user asks at once when a closed loop begins; among few requests that burst alone is more than one in twenty.
     assert servegen(["simulate", lock, "--requests", "3000", "--arrivals", "closed-loop"]) == 0
     assert "3,000" in capsys.readouterr().out
     Path(lock).write_text("{}")
@@ -187,8 +197,11 @@ def test_the_command_replays_users_who_wait(lock: str, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--window", "3"], "belongs to --trace"),
+        (["--window", "3:5"], "only a trace can be cut"),
+        (["--window", "3"], "is not A:B"),
+        (["--speedup", "2"], "only a trace can be cut"),
         (["--trace", "x.csv", "--window", "5:2"], "ends before it begins"),
+        (["--arrivals", "closed-loop", "--requests", "3"], "no steady state"),
         (["--trace", "x.csv", "--arrivals", "gamma"], "arrivals of its own"),
         (["--fail-replica", "soon"], "--fail-replica"),
         (["--trace", "/nowhere.csv"], "/nowhere.csv"),
@@ -203,7 +216,7 @@ def test_what_cannot_be_replayed_is_said(arguments: list[str], said: str, lock: 
 
 def test_a_verified_plan_shows_its_replay(spec: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert servegen(["plan", spec, "--verify", "-o", "markdown"]) == 0
-    assert "## Replayed\n\n- 10,000 requests at " in capsys.readouterr().out
+    assert "## Replayed\n\n- 10,000 requests, Poisson arrivals, at " in capsys.readouterr().out
     assert servegen(["plan", spec, "-o", "markdown"]) == 0
     assert "## Replayed" not in capsys.readouterr().out
 

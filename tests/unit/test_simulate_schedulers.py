@@ -127,7 +127,7 @@ def test_the_longest_unused_block_goes_first_and_tails_before_heads() -> None:
     assert cache.match((7, 1)) == 0
 
 
-@pytest.mark.parametrize("policy", ["round-robin", "power-of-two", "cache-aware"])
+@pytest.mark.parametrize("policy", ["random", "round-robin", "power-of-two", "cache-aware"])
 def test_routers_use_every_replica(policy: str) -> None:
     at = np.arange(400) / 50.0
     one_replica = replay(one(make_pool(MODEL, count=1)), send(at, [40] * 400, [20] * 400))
@@ -144,6 +144,18 @@ def test_the_emptier_of_two_is_better_than_taking_turns() -> None:
     turns = replay(Deployment((pool,), "round-robin"), send(at, [20] * 4000, osl))
     emptier = replay(Deployment((pool,), "power-of-two"), send(at, [20] * 4000, osl))
     assert emptier.ttft.p95 < turns.ttft.p95
+
+
+def test_random_replicas_are_each_as_likely_and_worse_than_turns() -> None:
+    rng = np.random.Generator(np.random.PCG64(7))
+    at = np.cumsum(rng.exponential(1 / 60, 6000))
+    pool = make_pool(MODEL, count=4, max_running=1)
+    turns = replay(Deployment((pool,), "round-robin"), send(at, [20] * 6000, [2] * 6000))
+    random = replay(Deployment((pool,), "random"), send(at, [20] * 6000, [2] * 6000))
+    # Of a Poisson stream each gets a Poisson stream of a quarter of it: M/D/1 of 41 ms of service at 15/s.
+    busy, service = 15 * 0.041, 0.041
+    assert random.ttft.mean == pytest.approx(0.030 + busy * service / (2 * (1 - busy)), rel=0.08)
+    assert turns.ttft.mean < random.ttft.mean
 
 
 def test_following_the_cache_finds_more_in_it() -> None:

@@ -21,13 +21,17 @@ from servegen.workload import (
     TraceRequests,
     Workload,
     arrival_burstiness,
-    from_trace,
+    of_trace,
     prefix_hit_share,
     trace_requests,
 )
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "traces"
 LENGTHS = {"isl": Lengths.fixed(1000), "osl": Lengths.fixed(100)}
+
+
+def from_trace(path: str | os.PathLike[str]) -> Workload:
+    return of_trace(trace_requests(path), os.fspath(path))
 
 
 def write(path: Path, *lines: str) -> Path:
