@@ -26,7 +26,8 @@ class Speculation:
     """What the spec allows: at most ``steps`` tokens drafted ahead, each accepted with chance ``acceptance``.
 
     ``draft`` is None where nothing is loaded that computes (n-grams); ``load`` what the engine is told to load for it, "" where
-    the target's own checkpoint brings it. ``assumed`` says what was taken as usual because the spec does not state it.
+    the target's own checkpoint brings it. ``assumed`` says what was taken as usual because the spec does not state it,
+    ``without`` numbers of drafted tokens that an explanation leaves out to see what comes next.
     """
 
     method: str
@@ -35,13 +36,15 @@ class Speculation:
     steps: int
     acceptance: float
     assumed: str = ""
+    without: tuple[int, ...] = ()
 
 
 def depths(speculation: Speculation | None) -> tuple[int, ...]:
     """Numbers of drafted tokens that are tried, none first."""
     if speculation is None:
         return (0,)
-    return (0, *sorted({d for d in DEPTHS if d < speculation.steps} | {speculation.steps}))
+    tried = (0, *sorted({d for d in DEPTHS if d < speculation.steps} | {speculation.steps}))
+    return tuple(d for d in tried if d not in speculation.without)
 
 
 def refusal(

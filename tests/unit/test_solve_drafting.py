@@ -14,8 +14,12 @@ from servegen.engines.contract import load_contract
 from servegen.engines.registry import get_engine
 from servegen.errors import CatalogError, InfeasibleError, SpecError
 from servegen.plan import Plan, dumps, loads
+from servegen.simulate.result import Result
+from servegen.solve.arrivals import Traffic
+from servegen.solve.explain import summary
+from servegen.solve.nextbest import next_best
 from servegen.solve.problem import Problem
-from servegen.solve.replay import Traffic, of_lock, of_problem, run
+from servegen.solve.replay import Subject, of_lock, of_problem, requests, run
 from servegen.solve.search import search, solve
 from servegen.spec.load import loads as load_spec
 from tests.solver.specs import LENGTHS, LLAMA_8B, LLAMA_70B, problem, problem_of, spec_text
@@ -30,6 +34,10 @@ def asked(
 ) -> Problem:
     more = f", speculative: {{{how}, steps: {steps}, acceptance: {acceptance}}}"
     return problem(model=model, more_model=more, **stated)
+
+
+def replayed(subject: Subject, n: int) -> Result:
+    return run(subject, requests(subject, Traffic(requests=n)))
 
 
 def drafted(plan: Plan) -> int:
@@ -254,7 +262,7 @@ def test_a_replay_agrees_with_what_the_plan_predicts(how: str, topology: str) ->
     )
     plan = solve(question)
     assert drafted(plan) > 0 and plan.prediction.tpot is not None
-    found = run(of_problem(question, plan), Traffic(requests=4000))
+    found = replayed(of_problem(question, plan), 4000)
     assert found.completed == 4000
     for measured, predicted in (
         (found.tpot.mean, plan.prediction.tpot.mean),
@@ -285,7 +293,7 @@ def test_experts_and_attention_groups_draft_too(groups: int) -> None:
     )
     plan = solve(question)
     assert drafted(plan) > 0 and plan.choice.roles[0].dp == groups
-    found = run(of_problem(question, plan), Traffic(requests=3000))
+    found = replayed(of_problem(question, plan), 3000)
     assert found.itl.mean == pytest.approx(plan.prediction.itl.mean, rel=0.1)
     assert found.itl.p95 <= 1.1 * plan.prediction.itl.p95  # a percentile near the share of stalled gaps errs to the safe side
 
@@ -303,7 +311,7 @@ def test_a_lock_replays_as_its_spec() -> None:
     plan = solve(question)
     again = loads(dumps(plan))
     assert again.speculative == loads(dumps(plan)).speculative and drafted(again) == drafted(plan)
-    one, other = (run(s, Traffic(requests=500)) for s in (of_problem(question, plan), of_lock(again)))
+    one, other = (replayed(s, 500) for s in (of_problem(question, plan), of_lock(again)))
     assert one.tpot.p95 == pytest.approx(other.tpot.p95, rel=1e-6)
 
 
@@ -317,3 +325,39 @@ def test_the_low_end_of_the_band_is_that_of_drafting() -> None:
     plan, best = solve(question), solve(dataclasses.replace(question, confidence="best"))
     assert plan.choice.cost_per_hour >= best.choice.cost_per_hour
     assert plan.prediction.tpot is not None and plan.prediction.tpot.p95 <= 0.020 / 1.5
+
+
+# ---- explanations -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("topology", ["aggregated", "disaggregated"])
+def test_a_waterfall_tells_where_the_pace_of_a_round_comes_from(topology: str) -> None:
+    plan = solve(asked(slo="{tpot: {p95: 14ms}, itl: {mean: 13ms}}", constraints=f"{{topology: {topology}}}"))
+    assert drafted(plan) > 0
+    found = {w.metric: w for w in plan.waterfalls}
+    assert {"itl", "tpot"} <= set(found)
+    for w in (found["itl"], found["tpot"]):
+        adds = {e.name: e.adds_s for e in w.effects}
+        assert w.floor_s + sum(adds.values()) == pytest.approx(w.total_s)
+        assert min(adds.values()) >= 0 and adds["launch"] > 0 and adds["efficiency"] > 0 and w.floor_s > 0
+    mean = found["itl"]
+    role = next(r for r in plan.choice.roles if r.role != "prefill")
+    assert plan.speculative is not None
+    # The floor is the ideal round, shared by the tokens that it yields of an answer.
+    assert mean.floor_s == pytest.approx(plan.prediction.floor["step_time_s"] / plan.speculative.tokens_per_step, rel=0.02)
+    assert role.step_time_s > plan.prediction.floor["step_time_s"]
+
+
+def test_the_next_best_number_of_drafted_tokens() -> None:
+    question = asked(slo=QUICK, objective="latency", constraints=AGGREGATED)
+    seen = search(question)
+    assert seen.best is not None and question.speculation is not None
+    found = {n.dimension: n for n in next_best(question, seen.best, seen)}["drafted tokens"]
+    assert found.chosen == "4" and found.value == "3"
+    left = dataclasses.replace(question, speculation=dataclasses.replace(question.speculation, without=(4,)))
+    best = search(left).best
+    assert best is not None and summary(best) == found.summary
+    plain = problem(slo="{}", constraints=AGGREGATED)
+    seen = search(plain)
+    assert seen.best is not None
+    assert "drafted tokens" not in {n.dimension for n in next_best(plain, seen.best, seen)}
