@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from servegen.plan import Waterfall
+from servegen.rationale import Waterfall
 
 
 @dataclass(frozen=True)

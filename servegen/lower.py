@@ -251,7 +251,8 @@ def _kv_bytes(group: LayerGroup, config: Config) -> float:
     if att.kind in ("none", "linear", "mamba"):
         return 0.0
     if att.kind == "mla":
-        return attention.mla_bytes_per_token(group.count, att.kv_lora_rank, att.rope_head_dim, element)
+        latent = attention.mla_bytes_per_token(group.count, att.kv_lora_rank, att.rope_head_dim, element)
+        return latent + attention.index_bytes_per_token(group.count, att.index_head_dim)
     heads = attention.kv_heads_per_device(att.num_kv_heads, config.attention_tp)
     return attention.kv_bytes_per_token(group.count, heads, att.head_dim, att.v_head_dim or att.head_dim, element)
 

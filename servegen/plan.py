@@ -8,16 +8,18 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
+import numbers
+import types
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from servegen.serial import build
-from servegen.serial import dumps as dumps  # what a plan is written with
-from servegen.serial import to_jsonable as to_jsonable
+from servegen.rationale import Alternative, Case, Flip, Missing, ParetoPoint, Topology, Waterfall
 
 RoleName = Literal["serve", "prefill", "decode"]
-Topology = Literal["aggregated", "disaggregated"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -154,58 +156,6 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Effect:
-    """One step of a :class:`Waterfall`: what an effect adds, seconds."""
-
-    name: str
-    adds_s: float
-
-
-@dataclass(frozen=True)
-class Waterfall:
-    """From the ideal roofline to a predicted latency; ``floor_s`` and what the effects add sum to ``total_s``."""
-
-    metric: str
-    statistic: str
-    floor_s: float
-    effects: tuple[Effect, ...]
-    total_s: float
-
-
-@dataclass(frozen=True)
-class Alternative:
-    """Another candidate. ``why_lost`` says in words what the chosen one has over it."""
-
-    name: str
-    topology: Topology
-    summary: str
-    devices: int
-    cost_per_hour: float
-    ttft_p95_s: float
-    itl_p95_s: float
-    output_tokens_per_second: float
-    why_lost: str
-
-
-@dataclass(frozen=True)
-class ParetoPoint:
-    name: str
-    devices: int
-    cost_per_hour: float
-    ttft_p95_s: float
-    itl_p95_s: float
-    output_tokens_per_second: float
-
-
-@dataclass(frozen=True)
-class Flip:
-    """A parameter whose change alters the decision: ``text`` is a sentence for PLAN.md."""
-
-    parameter: str
-    text: str
-
-
-@dataclass(frozen=True)
 class PoolPlan:
     """One entry of the spec's pool, resolved: what rendering must know of the hardware."""
 
@@ -258,6 +208,7 @@ class DeployPlan:
     args: Mapping[str, Any]
     env: Mapping[str, str]
     patches: tuple[tuple[str, str], ...]  # (file name, content)
+    autoscaling_kv: Mapping[str, float] = field(default_factory=dict)  # share of the KV pool in use that calls for another
 
 
 @dataclass(frozen=True)
@@ -319,6 +270,8 @@ class Plan:
     binding: tuple[str, ...]
     why: tuple[str, ...]
     flips: tuple[Flip, ...]
+    cases: tuple[Case, ...]
+    missing: tuple[Missing, ...]
     alternatives: tuple[Alternative, ...]
     pareto: tuple[ParetoPoint, ...]
     searched: int
@@ -330,9 +283,9 @@ class Plan:
     facts: Mapping[str, Any]  # the constants that the prediction used, with their sources
     notes: tuple[str, ...] = field(default=())
     verification: Verification | None = None
+    speculative: SpeculativePlan | None = None
     waterfalls: tuple[Waterfall, ...] = field(default=())  # TTFT and ITL, and what else is bounded
     made_by: str = ""  # version of servegen; no input, so that a locked plan outlives it
-    speculative: SpeculativePlan | None = None
 
     def role(self, name: str) -> Role:
         """The role of that name; KeyError if the plan has none."""
@@ -347,6 +300,67 @@ class Plan:
         return hashlib.sha256(dumps(dataclasses.replace(self, made_by=""), indent=None).encode()).hexdigest()[:16]
 
 
+def to_jsonable(value: Any) -> Any:
+    """Plain JSON types: dataclasses as objects, tuples as arrays, floats rounded to 9 significant digits.
+
+    The rounding makes the bytes equal over numpy versions and machines, whose last bits may differ.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_jsonable(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): to_jsonable(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_jsonable(v) for v in value]
+    if isinstance(value, bool) or value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, numbers.Integral):  # numpy's
+        return int(value)
+    number = float(value)
+    if math.isnan(number) or math.isinf(number):
+        return None
+    return float(f"{number:.9g}")
+
+
+def dumps(plan: Any, indent: int | None = 2) -> str:
+    """Canonical JSON: keys sorted, no NaN, a final newline when indented."""
+    separators = (",", ": ") if indent else (",", ":")
+    text = json.dumps(
+        to_jsonable(plan), sort_keys=True, indent=indent, separators=separators, ensure_ascii=False, allow_nan=False
+    )
+    return text + "\n" if indent else text
+
+
 def loads(text: str) -> Plan:
     """The inverse of :func:`dumps`. Raises ValueError, KeyError or TypeError on anything that is not a plan."""
-    return build(Plan, json.loads(text))
+    return _build(Plan, json.loads(text))
+
+
+def _build(kind: type[T], value: Any) -> T:
+    """Rebuild a frozen dataclass from JSON by its field types."""
+    hints = typing.get_type_hints(kind)
+    known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    unknown = set(value) - set(known)
+    if unknown:
+        raise ValueError(f"{kind.__name__} has no field {sorted(unknown)[0]!r}")
+    return kind(**{name: _convert(hints[name], value[name]) for name in known if name in value})
+
+
+def _convert(hint: Any, value: Any) -> Any:
+    origin = typing.get_origin(hint)
+    if hint is float:
+        return math.nan if value is None else float(value)
+    if dataclasses.is_dataclass(hint):
+        return _build(typing.cast(type[Any], hint), value)
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        return _convert(next(a for a in typing.get_args(hint) if a is not type(None)), value)
+    if origin is tuple:
+        args = typing.get_args(hint)
+        if len(args) == 2 and args[1] is Ellipsis:
+            return tuple(_convert(args[0], v) for v in value)
+        return tuple(_convert(a, v) for a, v in zip(args, value, strict=True))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        inner = typing.get_args(hint)[1]
+        return {k: _convert(inner, v) for k, v in value.items()}
+    return value

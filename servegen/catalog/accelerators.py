@@ -126,7 +126,7 @@ def facts_of(sheet: Sheet, name: str) -> AcceleratorFacts:
         host_memory_bytes=sheet.figure("host_memory_bytes"),
         host_fabric_bytes_per_s=sheet.figure("host_fabric_bytes_per_s") if sheet.has("host_fabric_bytes_per_s") else 0.0,
         resource=sheet.text("resource"),
-        node_selector=sheet.labels("node_selector"),
+        node_selector=sheet.cited("node_selector"),
         compute_capability=sheet.figure("compute_capability") if sheet.has("compute_capability") else 0.0,
         gemm=_gemm(sheet),
         allreduce_alpha_s=_by_tp(sheet, "allreduce_alpha_s"),

@@ -29,7 +29,8 @@ class Attention:
     """The token mixer of one group of layers.
 
     ``full``/``sliding``/``chunked`` use heads; ``mla`` uses ``kv_lora_rank`` and ``rope_head_dim`` (F6b) and is
-    replicated, not sharded, under TP; ``linear``/``mamba`` hold ``state_bytes`` per sequence instead of per token.
+    replicated, not sharded, under TP, with ``index_head_dim`` where the indexer of sparse attention caches keys too;
+    ``linear``/``mamba`` hold ``state_bytes`` per sequence instead of per token.
     """
 
     kind: AttentionKind
@@ -40,6 +41,7 @@ class Attention:
     window: int = 0
     kv_lora_rank: int = 0
     rope_head_dim: int = 0
+    index_head_dim: int = 0
     state_bytes: int = 0
 
 

@@ -12,10 +12,11 @@ from dataclasses import replace
 
 from servegen.catalog.facts import PRECISIONS, ModelFacts, Precision
 from servegen.catalog.hf_attention import switched
-from servegen.catalog.hf_families import FAMILIES, Family
+from servegen.catalog.hf_families import FAMILIES
+from servegen.catalog.hf_family import Family
 from servegen.catalog.hf_fields import LARGEST_CONTEXT, Fields, shown
 from servegen.catalog.hf_layers import read_layers
-from servegen.catalog.hf_names import ARCHITECTURES, UNMODELLED, WRAPPERS
+from servegen.catalog.hf_names import ARCHITECTURES, NESTED_DEFAULTS, UNMODELLED, UNMODELLED_TYPES, WRAPPERS
 from servegen.catalog.hf_quant import Quantization, read_quantization
 from servegen.catalog.hf_tensors import Layer, Tally, Weight, grouped, vector
 from servegen.catalog.hf_vision import vision_params
@@ -57,7 +58,8 @@ def model_from_config(
     inner = top.sub("text_config", "llm_config", "language_config")
     model_type, family, tower = _family(top, inner)
     text = inner if inner is not None else top
-    f = Fields(text.config, id, text.path, family.rename, family.defaults)
+    defaults = {**NESTED_DEFAULTS.get(model_type, {}), **family.defaults} if inner is not None else family.defaults
+    f = Fields(text.config, id, text.path, family.rename, defaults)
     if model_type == "dbrx":
         f = _flattened(f, "attn_config", "ffn_config")
     _refuse_unmodelled(top)
@@ -80,10 +82,12 @@ def model_from_config(
     if family.positions >= 0:
         tally.add("", vector("embed_positions", "embedding", (context + family.positions) * hidden))
     tally.add_layers(layers)
-    if family.final_norms:
+    if family.final_norms and f.flag("do_layer_norm_before", True) and not f.flag("_remove_final_layer_norm"):  # OPT-350M: none
         tally.add("", vector("norm", "norm", family.final_norms * hidden * (2 if family.norm_bias else 1)))
     if not tied:
         tally.add("", Weight("lm_head", "lm_head", vocab, hidden))
+    if switched(f, family.head_bias):
+        tally.add("", vector("lm_head.bias", "lm_head", vocab))
     vision = vision_params(tower, top, hidden) if tower else 0
     if vision:
         tally.add("", Weight("vision_tower", "vision", vision, 1, 1, 0, linear=False))
@@ -131,6 +135,8 @@ def _family(top: Fields, inner: Fields | None) -> tuple[str, Family, str]:
     if known is not None:
         return known, FAMILIES[known], tower
     _refuse_unmodelled(source)
+    if model_type in UNMODELLED_TYPES:
+        source.refuse("model_type", f"{shown(model_type)} is not modelled: {UNMODELLED_TYPES[model_type]}")
     if not model_type:
         source.refuse("model_type", "required, but missing", f"modelled: {', '.join(FAMILIES)}")
     source.refuse("model_type", f"{shown(model_type)} is not modelled", f"modelled: {', '.join(FAMILIES)}")
@@ -138,8 +144,9 @@ def _family(top: Fields, inner: Fields | None) -> tuple[str, Family, str]:
 
 def _refuse_unmodelled(f: Fields) -> None:
     for name, why in UNMODELLED.items():
-        if f.find(name)[1]:
-            f.refuse(name, why)
+        value = f.find(name)[1]
+        if value:
+            f.refuse(name, f"{shown(value)}: {why}")
 
 
 def _architecture(top: Fields, inner: Fields | None) -> str:
@@ -171,15 +178,50 @@ def _family_quirks(f: Fields, model_type: str) -> Fields:
         extra["num_key_value_heads"] = 1 if f.flag("multi_query", True) else f.size("num_attention_heads")
     elif model_type == "falcon":
         extra["num_key_value_heads"] = f.size("num_kv_heads", default=f.size("num_attention_heads"))
-    elif model_type == "gpt_bigcode" and f.flag("multi_query", True):
-        extra["num_key_value_heads"] = 1
+    elif model_type == "gpt_bigcode":
+        extra["num_key_value_heads"] = 1 if f.flag("multi_query", True) else f.size("num_attention_heads")
+    elif model_type == "mpt":
+        extra |= _mpt(f)
+    elif model_type == "lfm2" and f.flag("block_auto_adjust_ff_dim", True):  # its MLP is two thirds as wide, rounded up
+        factor, multiple = f.number("block_ffn_dim_multiplier") or 1.0, f.size("block_multiple_of", default=256)
+        width = int(factor * (2 * f.size("intermediate_size", "block_ff_dim") // 3)) if factor < 1000 else 0
+        extra["intermediate_size"] = max(-(-width // multiple) * multiple, 1)
+    elif model_type == "hunyuan_v1_moe":
+        extra |= {name: _same(f, name) for name in ("moe_intermediate_size", "moe_topk", "num_shared_expert", "num_experts")}
     elif model_type == "glm_moe_dsa":  # its head_dim is the rotary part in some checkpoints, the whole in others
         extra["head_dim"] = f.size("qk_nope_head_dim") + f.size("qk_rope_head_dim")
     elif (
         model_type == "opt" and f.has("word_embed_proj_dim") and f.size("word_embed_proj_dim") != f.size("hidden_size")
     ):
         f.refuse("word_embed_proj_dim", "a projection between embeddings and layers is not modelled")
+    elif model_type == "opt" and not f.flag("layer_norm_elementwise_affine", True):
+        f.refuse("layer_norm_elementwise_affine", "norms without weights are not modelled")
     return Fields({**f.config, **extra}, f.model, f.path, f.rename, f.defaults) if extra else f
+
+
+def _mpt(f: Fields) -> dict[str, object]:
+    """MPT: one KV head or all, an MLP of ``expansion_ratio`` times the width, no positions beside ALiBi or rotary ones."""
+    if not f.flag("no_bias", True):
+        f.refuse("no_bias", "biases are not modelled for MPT")
+    attention = f.sub("attn_config")
+    if attention is None or not (attention.flag("alibi") or attention.flag("rope")):
+        f.refuse("attn_config", "learned positions are not modelled for MPT")
+    kind, heads = attention.text("attn_type", default="multihead_attention"), f.size("num_attention_heads")
+    known = {"multihead_attention": heads, "multiquery_attention": 1}
+    if kind not in known and not attention.has("kv_n_heads"):
+        attention.refuse("attn_type", f"{shown(kind)} is not modelled", f"modelled: {', '.join(known)}")
+    kv_heads = known[kind] if kind in known else attention.size("kv_n_heads")
+    return {"num_key_value_heads": kv_heads, "intermediate_size": f.size("expansion_ratio", default=4) * f.size("hidden_size")}
+
+
+def _same(f: Fields, name: str) -> object:
+    """The field, or the one value of a list that gives it to each layer."""
+    value = f.find(name)[1]
+    if not isinstance(value, list):
+        return value
+    if not value or any(item != value[0] for item in value):
+        f.refuse(name, "layers that differ in it are not modelled")
+    return value[0]
 
 
 def _native(tally: Tally) -> Precision:
@@ -223,7 +265,10 @@ def _launch_fields(top: Fields, f: Fields, model_type: str, family: Family, laye
     found["qk_norm"] = family.qk_norm != "" and (not family.qk_norm_when or f.flag(family.qk_norm_when))
     rope = f.sub("rope_parameters", "rope_scaling")
     parameters = rope.sub("full_attention") or rope if rope is not None else None
-    theta = f.number("rope_theta") or (parameters.number("rope_theta") if parameters is not None else None)
+    if isinstance(f.find("rope_theta")[1], list):
+        theta = None  # Step-3.5 has one for each layer, which no launch command takes
+    else:
+        theta = f.number("rope_theta") or (parameters.number("rope_theta") if parameters is not None else None)
     if theta is not None:
         found["rope_theta"] = theta
     kind = parameters.text("rope_type", "type", default="default") if parameters is not None else "default"

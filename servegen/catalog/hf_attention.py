@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from servegen.catalog.facts import Attention
-from servegen.catalog.hf_families import Family, Switch
+from servegen.catalog.hf_family import Family, Switch
 from servegen.catalog.hf_fields import Fields, shown
 from servegen.catalog.hf_tensors import Weight, biased, vector
 
@@ -64,7 +64,11 @@ def gqa(
     weights += biased(Weight(f"{prefix}.o_proj", "attention", hidden, heads * v_dim), switched(f, family.out_bias))
     if family.qk_norm and (not family.qk_norm_when or f.flag(family.qk_norm_when)):
         q_norm, k_norm = (dim, dim) if family.qk_norm == "head" else (heads * dim, kv_heads * dim)
-        weights += [vector("q_norm", "norm", q_norm), vector("k_norm", "norm", k_norm)]
+        each = 2 if family.norm_bias and family.qk_norm == "head" else 1  # Phi's norms have biases
+        weights += [vector("q_norm", "norm", each * q_norm), vector("k_norm", "norm", each * k_norm)]
+    if family.output_gate:
+        rows = heads if family.output_gate == "head" else heads * v_dim
+        weights.append(Weight(f"{prefix}.gate_proj", "attention", rows, hidden))
     if family.sinks:
         weights.append(vector(f"{prefix}.sinks", "attention", heads))
     return Attention(kind, heads, kv_heads, dim, v_dim, window), tuple(weights)
@@ -104,7 +108,8 @@ def mla(f: Fields, indexer: bool) -> Mixer:
             vector("self_attn.indexer.k_norm", "norm", 2 * index_dim),
             Weight("self_attn.indexer.weights_proj", "attention", index_heads, hidden, linear=False),
         ]
-    attention = Attention("mla", heads, 1, nope + rope, v_dim, kv_lora_rank=rank, rope_head_dim=rope)
+    index_dim = f.size("index_head_dim") if indexer else 0
+    attention = Attention("mla", heads, 1, nope + rope, v_dim, kv_lora_rank=rank, rope_head_dim=rope, index_head_dim=index_dim)
     return attention, tuple(weights)
 
 
@@ -155,6 +160,18 @@ def kimi_delta(f: Fields, linear: Fields) -> Mixer:
     return Attention("linear", heads, heads, dim, dim, state_bytes=state), tuple(weights)
 
 
+def short_conv(f: Fields) -> Mixer:
+    """A gated short convolution (LFM2), whose state is its last inputs."""
+    hidden, kernel = f.size("hidden_size"), f.size("conv_L_cache")
+    bias = f.flag("conv_bias")
+    weights = (
+        *biased(Weight("conv.in_proj", "mixer", 3 * hidden, hidden), bias),
+        vector("conv.conv", "mixer", hidden * (kernel + bias)),
+        *biased(Weight("conv.out_proj", "mixer", hidden, hidden), bias),
+    )
+    return Attention("linear", 1, 1, hidden, hidden, state_bytes=hidden * (kernel - 1) * _CONV_BYTES), weights
+
+
 def lightning(f: Fields) -> Mixer:
     """Lightning attention (MiniMax-Text-01, M1): one dim x dim state per head."""
     hidden, (heads, _, dim) = f.size("hidden_size"), head_counts(f)
@@ -168,19 +185,19 @@ def lightning(f: Fields) -> Mixer:
     return Attention("linear", heads, heads, dim, dim, state_bytes=inner * dim * state_width(f)), weights
 
 
-def mamba2(f: Fields) -> Mixer:
-    """Mamba-2 (Nemotron-H): state heads x head dim x state size, and the convolution's last inputs."""
+def mamba2(f: Fields, prefix: str = "mixer") -> Mixer:
+    """Mamba-2 (Nemotron-H, Granite 4): state heads x head dim x state size, and the convolution's last inputs."""
     hidden, heads, dim = f.size("hidden_size"), f.size("mamba_num_heads"), f.size("mamba_head_dim")
     groups, size, kernel = f.size("n_groups"), f.size("ssm_state_size"), f.size("conv_kernel")
     inner = heads * dim
     channels = inner + 2 * groups * size
-    bias = f.flag("mamba_proj_bias")
+    bias = f.flag("use_bias" if prefix == "mixer" else "mamba_proj_bias")
     weights = [
-        *biased(Weight("mixer.in_proj", "mixer", inner + channels + heads, hidden), bias),
-        vector("mixer.conv1d", "mixer", channels * (kernel + (1 if f.flag("use_conv_bias", True) else 0))),
-        vector("mixer.scalars", "mixer", 3 * heads),  # dt_bias, A_log, D
-        vector("mixer.norm", "norm", inner),
-        *biased(Weight("mixer.out_proj", "mixer", hidden, inner), bias),
+        *biased(Weight(f"{prefix}.in_proj", "mixer", inner + channels + heads, hidden), bias),
+        vector(f"{prefix}.conv1d", "mixer", channels * (kernel + (1 if f.flag("use_conv_bias", True) else 0))),
+        vector(f"{prefix}.scalars", "mixer", 3 * heads),  # dt_bias, A_log, D
+        vector(f"{prefix}.norm", "norm", inner),
+        *biased(Weight(f"{prefix}.out_proj", "mixer", hidden, inner), bias),
     ]
     state = inner * size * state_width(f) + channels * (kernel - 1) * _CONV_BYTES
     return Attention("mamba", heads, groups, dim, dim, state_bytes=state), tuple(weights)

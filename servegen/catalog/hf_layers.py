@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import replace
 from functools import partial
 from typing import Literal
 
 from servegen.catalog.facts import Attention, LayerGroup
-from servegen.catalog.hf_attention import (
-    Mixer,
-    gated_delta,
-    gqa,
-    head_counts,
-    kimi_delta,
-    lightning,
-    mamba1,
-    mamba2,
-    mla,
-)
-from servegen.catalog.hf_families import Family
+from servegen.catalog.hf_attention import Mixer, gated_delta, gqa, head_counts, mamba2, mla
+from servegen.catalog.hf_family import Family
 from servegen.catalog.hf_fields import LARGEST_CONTEXT, LARGEST_LAYERS, Fields, shown
+from servegen.catalog.hf_hybrids import FULL, HYBRIDS, MixerOf, periodic, two_shapes
 from servegen.catalog.hf_mlp import Mlp, dense, experts, gemma4_experts, moe_layers
 from servegen.catalog.hf_names import FOREIGN
 from servegen.catalog.hf_tensors import Layer, Weight, vector
 
 _NONE = Attention("none")
 _NO_MLP = Mlp(())
-_FULL = ("full_attention", "attention")
-_LAYER_TYPES = (*_FULL, "sliding_attention", "chunked_attention", "linear_attention")
+_LAYER_TYPES = (*FULL, "sliding_attention", "chunked_attention", "linear_attention")
 _NEMOTRON_BLOCKS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+_NEMOTRON_NAMES = {"linear_attention": "mamba", "full_attention": "attention"}  # newer names of the same blocks
 
 
 def read_layers(f: Fields, family: Family) -> list[Layer]:
@@ -43,7 +34,7 @@ def read_layers(f: Fields, family: Family) -> list[Layer]:
     sparse = moe_layers(f, family.moe, layers)
     if family.attention == "jamba":
         sparse = (
-            _periodic(f, "expert_layer", layers)
+            periodic(f, "expert_layer", layers)
             if f.has("num_experts") and f.size("num_experts") > 1
             else [False] * layers
         )
@@ -58,7 +49,7 @@ class _Builder:
         self.f, self.family = f, family
         self.layers: dict[Hashable, Layer] = {}
 
-    def __call__(self, mixer: tuple[Hashable, Callable[[], Mixer]], is_sparse: bool) -> Layer:
+    def __call__(self, mixer: MixerOf, is_sparse: bool) -> Layer:
         key, make = mixer
         if (key, is_sparse) not in self.layers:
             self.layers[key, is_sparse] = self._make(make(), is_sparse)
@@ -96,11 +87,15 @@ def _norms(f: Fields, family: Family) -> tuple[Weight, ...]:
     ):  # Falcon: one or two before parallel blocks
         two = f.size("num_ln_in_parallel_attn", default=2) > 1 and f.flag("new_decoder_architecture")
         count = 2 if two or not f.flag("parallel_attn", True) else 1
+    elif f.has("use_parallel_residual") and family.qk_norm == "per_head":  # StableLM: one norm before parallel blocks
+        count = 1 if f.flag("use_parallel_residual") else 2
+    elif f.has("use_post_norm") and not f.flag("use_post_norm"):  # HyperCLOVA X
+        count = 2
     size = count * f.size("hidden_size") * (2 if family.norm_bias else 1)
     return (vector("norms", "norm", size),) if size else ()
 
 
-def _mixers(f: Fields, family: Family, layers: int) -> list[tuple[Hashable, Callable[[], Mixer]]]:
+def _mixers(f: Fields, family: Family, layers: int) -> list[MixerOf]:
     """For each layer the key of its mixer and the function that builds it."""
     if family.attention == "mla":
         indexed = [f.has("index_topk")] * layers
@@ -108,15 +103,10 @@ def _mixers(f: Fields, family: Family, layers: int) -> list[tuple[Hashable, Call
         if shared is not None:
             indexed = [i and s == "full" for i, s in zip(indexed, shared, strict=True)]
         return [(i, partial(mla, f, i)) for i in indexed]
-    if family.attention == "kda":
-        return _kimi_linear(f, layers)
-    if family.attention == "lightning":
-        return _lightning(f, family, layers)
-    if family.attention == "jamba":
-        attends = _periodic(f, "attn_layer", layers)
-        return [(a, partial(gqa, f, family) if a else partial(mamba1, f)) for a in attends]
-    if f.has("hybrid_layer_pattern"):
-        return _two_shapes(f, family, layers)
+    if family.attention in HYBRIDS:
+        return HYBRIDS[family.attention](f, family, layers)
+    if family.shapes:
+        return two_shapes(f, family, layers)
     if family.attention == "gqa" and not f.has("layers_block_type"):
         for name, what in FOREIGN.items():
             if (
@@ -190,55 +180,6 @@ def _attention(f: Fields, family: Family, layer_type: str) -> Mixer:
     return gqa(f, family, kind, window, shape, shares, gate)
 
 
-def _periodic(f: Fields, what: str, layers: int) -> list[bool]:
-    """Jamba: every ``<what>_period``-th layer from ``<what>_offset`` on."""
-    period, offset = f.size(f"{what}_period"), f.integer(f"{what}_offset")
-    return [index % period == offset for index in range(layers)]
-
-
-def _lightning(f: Fields, family: Family, layers: int) -> list[tuple[Hashable, Callable[[], Mixer]]]:
-    kinds = f.integers("attn_type_list")
-    if kinds is None:
-        types = f.per_layer("layer_types", layers, (*_FULL, "linear_attention"))
-        if types is None:
-            f.refuse("attn_type_list", "required, but missing")
-        kinds = [1 if t in _FULL else 0 for t in types]
-    if len(kinds) != layers or set(kinds) - {0, 1}:
-        f.refuse("attn_type_list", f"must hold 0 or 1 for each of {layers} layers")
-    return [(k, partial(gqa, f, family) if k else partial(lightning, f)) for k in kinds]
-
-
-def _kimi_linear(f: Fields, layers: int) -> list[tuple[Hashable, Callable[[], Mixer]]]:
-    linear = f.sub("linear_attn_config")
-    if linear is None:
-        f.refuse("linear_attn_config", "required, but missing")
-    full, delta = set(linear.integers("full_attn_layers") or []), set(linear.integers("kda_layers") or [])
-    if full & delta or full | delta != set(range(1, layers + 1)):  # counted from 1
-        linear.refuse("kda_layers", f"must with full_attn_layers cover the layers 1 to {layers} once each")
-    return [
-        (i in full, partial(mla, f, False) if i in full else partial(kimi_delta, f, linear))
-        for i in range(1, layers + 1)
-    ]
-
-
-def _two_shapes(f: Fields, family: Family, layers: int) -> list[tuple[Hashable, Callable[[], Mixer]]]:
-    """MiMo-V2: sliding layers (1) have head counts of their own."""
-    pattern = f.integers("hybrid_layer_pattern") or []
-    if len(pattern) != layers or set(pattern) - {0, 1}:
-        f.refuse("hybrid_layer_pattern", f"must hold 0 or 1 for each of {layers} layers")
-    heads, kv_heads, dim = head_counts(f)
-    whole = (heads, kv_heads, dim, f.size("v_head_dim", default=dim))
-    swa_heads = f.size("swa_num_attention_heads", default=heads)
-    swa = (swa_heads, f.size("swa_num_key_value_heads"), f.size("swa_head_dim"), f.size("swa_v_head_dim"))
-    if swa[0] % swa[1]:
-        f.refuse("swa_num_key_value_heads", f"{swa[1]} does not divide the {swa[0]} attention heads")
-    window = f.size("sliding_window")
-    return [
-        (p, partial(gqa, f, family, "sliding", window, swa) if p else partial(gqa, f, family, "full", 0, whole))
-        for p in pattern
-    ]
-
-
 def _nemotron_h(f: Fields, family: Family) -> list[Layer]:
     """Nemotron-H: every layer is one block: a mixer or an MLP, not both."""
     names = f.texts("layers_block_type")
@@ -250,6 +191,7 @@ def _nemotron_h(f: Fields, family: Family) -> list[Layer]:
             if letter not in _NEMOTRON_BLOCKS:
                 f.refuse("hybrid_override_pattern", f"layer type {letter!r} is not modelled", "modelled: M * - E")
         names = [_NEMOTRON_BLOCKS[letter] for letter in pattern]
+    names = [_NEMOTRON_NAMES.get(name, name) for name in names]
     layers = f.size("num_hidden_layers", default=len(names), most=LARGEST_LAYERS)
     if layers != len(names):
         f.refuse("hybrid_override_pattern", f"has {len(names)} entries for {layers} layers")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from servegen.catalog.hf_attention import switched
-from servegen.catalog.hf_families import Family, Moe
-from servegen.catalog.hf_fields import Fields
+from servegen.catalog.hf_family import Family, Moe
+from servegen.catalog.hf_fields import Fields, shown
 from servegen.catalog.hf_tensors import Weight, biased, vector
 
 
@@ -35,6 +35,8 @@ def dense(f: Fields, family: Family, width: int = 0, prefix: str = "", kind: str
     else:
         weights = [w for name in inputs for w in biased(Weight(f"{prefix}.{name}", kind, width, hidden), bias)]
     weights += biased(Weight(f"{prefix}.{output}", kind, hidden, width), bias)
+    if family.mlp_scalars:
+        weights.append(vector(f"{prefix}.act_fn", kind, family.mlp_scalars))
     return Mlp(tuple(weights), intermediate=width)
 
 
@@ -47,7 +49,7 @@ def experts(f: Fields, family: Family, moe: Moe) -> Mlp:
     latent = f.size("moe_latent_size") if f.has("moe_latent_size") else hidden
     *inputs, output = moe.names
     weights: list[Weight] = [Weight(f"{prefix}.{moe.router}", "router", count, hidden)]
-    if moe.correction_bias or moe.router_bias:
+    if switched(f, moe.correction_bias) or moe.router_bias:
         weights.append(vector(f"{prefix}.{moe.router}.bias", "router", count))
     for name in inputs:
         weights.append(Weight(f"{prefix}.experts.0.{name}", "expert", width, latent, count, used))
@@ -61,18 +63,21 @@ def experts(f: Fields, family: Family, moe: Moe) -> Mlp:
         ]
     shared = shared_width(f, moe, width)
     if shared:
+        bias = switched(f, family.mlp_bias)
         for name in inputs:
-            weights.append(Weight(f"{prefix}.{moe.shared}.{name}", "shared_expert", shared, hidden))
-        weights.append(Weight(f"{prefix}.{moe.shared}.{output}", "shared_expert", hidden, shared))
+            weights += biased(Weight(f"{prefix}.{moe.shared}.{name}", "shared_expert", shared, hidden), bias)
+        weights += biased(Weight(f"{prefix}.{moe.shared}.{output}", "shared_expert", hidden, shared), bias)
         if moe.shared_gate:
             weights.append(vector(f"{prefix}.shared_expert_gate", "router", hidden))
+    if moe.norm:
+        weights.append(vector(f"{prefix}.norm", "norm", hidden))
     return Mlp(tuple(weights), 0, count, used, width, shared)
 
 
 def shared_width(f: Fields, moe: Moe, width: int) -> int:
     """Total width of the shared experts, 0 without."""
     if moe.shared_count:
-        return f.integer(moe.shared_count, default=0) * width
+        return f.integer(moe.shared_count, default=0) * (f.size(*moe.shared_each, default=width) if moe.shared_each else width)
     return f.integer(moe.shared_width, default=0) if moe.shared_width else 0
 
 
@@ -102,7 +107,8 @@ def moe_layers(f: Fields, moe: Moe | None, layers: int) -> list[bool]:
     types = f.per_layer("mlp_layer_types", layers, ("dense", "sparse"))
     if types is not None:
         return [t == "sparse" for t in types]
-    sparse = [index >= f.integer("first_k_dense_replace", default=0) for index in range(layers)]
+    first = f.integer("first_k_dense_replace", "num_dense_layers", default=0)
+    sparse = [index >= first for index in range(layers)]
     if f.has("moe_layer_freq") and isinstance(f.find("moe_layer_freq")[1], list):
         chosen = f.integers("moe_layer_freq") or []
         if len(chosen) != layers:
@@ -119,4 +125,14 @@ def moe_layers(f: Fields, moe: Moe | None, layers: int) -> list[bool]:
     end = layers - 1 if end == -1 else end
     sparse = [s and index not in only_dense and start <= index <= end for index, s in enumerate(sparse)]
     listed = f.integers("moe_layers")
+    if f.has("moe_layers_enum"):  # Step-3.5: a text of numbers
+        listed = _enumerated(f)
     return sparse if listed is None else [index in set(listed) for index in range(layers)]
+
+
+def _enumerated(f: Fields) -> list[int]:
+    text = f.text("moe_layers_enum")
+    items = [item.strip() for item in text.split(",")]
+    if not all(item.isdecimal() and len(item) < 6 for item in items):
+        f.refuse("moe_layers_enum", f"must be numbers with commas between them, not {shown(text)}")
+    return [int(item) for item in items]

@@ -24,8 +24,39 @@ ARCHITECTURES: Mapping[str, str] = {
 WRAPPERS: Mapping[str, str] = {
     "llama4": "llama4", "qwen3_vl": "qwen3_vl", "qwen3_vl_moe": "qwen3_vl", "qwen3_5": "qwen3_vl",
     "qwen3_5_moe": "qwen3_vl", "qwen2_vl": "qwen2_vl", "qwen2_5_vl": "qwen2_5_vl", "gemma3": "gemma3",
-    "gemma4": "gemma4", "mistral3": "pixtral", "kimi_k25": "moonvit",
+    "gemma4": "gemma4", "mistral3": "pixtral", "kimi_k25": "moonvit", "llava": "llava", "llava_next": "llava_next",
+    "llava_onevision": "llava_next", "cohere2_vision": "cohere2_vision", "internvl": "internvl",
+    "glm4v": "glm4v", "glm4v_moe": "glm4v", "glm46v": "glm4v", "step3p7": "step",
 }  # fmt: skip
+
+#: What the text model's configuration class takes where a wrapper's config, which states only what differs, says nothing
+#: (transformers 4.57, LlamaConfig and MistralConfig).
+NESTED_DEFAULTS: Mapping[str, Mapping[str, object]] = {
+    "llama": {
+        "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "vocab_size": 32000, "max_position_embeddings": 2048,
+    },
+    "mistral": {
+        "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "vocab_size": 32000, "max_position_embeddings": 131072,
+    },
+}  # fmt: skip
+
+#: Model types that people serve and the physics has no form for, with the reason.
+UNMODELLED_TYPES: Mapping[str, str] = {
+    "bitnet": "ternary weights",
+    "falcon_h1": "attention and a state space side by side in one layer",
+    "falcon_mamba": "a model without attention",
+    "gemma3n_text": "layers that share caches, and embeddings for every layer",
+    "jetmoe": "a mixture of experts in the attention",
+    "longcat_flash": "two attentions and MLPs in one layer, and experts that do nothing",
+    "mamba": "a model without attention",
+    "mamba2": "a model without attention",
+    "recurrent_gemma": "linear recurrent units",
+    "rwkv": "a model without attention",
+    "zamba": "attention layers that share their weights",
+    "zamba2": "attention layers that share their weights",
+}
 
 #: Fields that change a model in a way the physics has no term for: present and true-like, they are refused by name.
 UNMODELLED: Mapping[str, str] = {
@@ -34,6 +65,7 @@ UNMODELLED: Mapping[str, str] = {
     "cross_attention_layers": "cross-attention layers are not modelled",
     "encoder_layers": "encoder-decoder models are not modelled",
     "pruned_heads": "pruned heads are not modelled",
+    "per_layer_config": "layers with settings of their own in this form are not modelled",
     "compress_ratios": "attention over a compressed KV cache is not modelled",
     "hc_mult": "hyper-connections are not modelled",
     "sparse_attention_config": "block-sparse attention is not modelled",

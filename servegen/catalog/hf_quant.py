@@ -21,7 +21,9 @@ from servegen.catalog.hf_fields import Fields, shown
 #: Roles that no checkpoint in circulation quantizes: producers exclude them by built-in patterns, not by lists.
 NEVER_QUANTIZED = frozenset({"embedding", "router", "norm", "vision"})
 
-METHODS = ("fp8", "fbgemm_fp8", "modelopt", "modelopt_fp4", "compressed-tensors", "quark", "awq", "gptq", "mxfp4")
+METHODS = (
+    "fp8", "fbgemm_fp8", "modelopt", "modelopt_fp4", "compressed-tensors", "quark", "awq", "gptq", "auto-round", "mxfp4",
+)  # fmt: skip
 
 #: Prefixes that checkpoints put before a decoder layer's name; names are compared without them.
 _PREFIX = re.compile(r"^(model\.|backbone\.|transformer\.|language_model\.)+")
@@ -76,7 +78,7 @@ class Matcher:
             if entry.startswith("re:"):
                 free.append(_compiled(fields, key, entry[3:]))
                 continue
-            name = _PREFIX.sub("", entry)
+            name = _PREFIX.sub("", entry).rstrip(".")
             head = _LAYER.match(name)
             if name.startswith(_TOWERS):
                 continue
@@ -153,7 +155,7 @@ class Quantization:
 def read_quantization(fields: Fields) -> Quantization:
     """The ``quantization_config`` of ``fields``; raises CatalogError naming the part that is not modelled."""
     q = fields.sub("quantization_config", "compression_config")
-    if q is None:
+    if q is None or not q.config:
         return Quantization()
     method = q.text("quant_method") or ("modelopt" if q.has("quant_algo", "config_groups") else "")
     if not method:
@@ -166,9 +168,14 @@ def read_quantization(fields: Fields) -> Quantization:
         return _made(q, method, [(None, MXFP4)], "modules_to_not_convert", experts_only=True)
     if method in ("awq", "gptq"):
         return _integer(q, method)
+    if method == "auto-round":
+        return _auto_round(q)
     if method == "quark":
         return _quark(q)
     if method == "compressed-tensors":
+        sparsity = q.sub("sparsity_config")
+        if sparsity is not None and sparsity.text("format", default="dense") != "dense":
+            sparsity.refuse("format", f"{shown(sparsity.text('format'))}: sparse weights are not modelled")
         return _made(q, method, _groups(q), "ignore", lm_head=True)
     return _modelopt(q, method)
 
@@ -180,9 +187,11 @@ def _made(
     *ignore: str,
     lm_head: bool = False,
     experts_only: bool = False,
+    left_out: tuple[str, list[str]] = ("", []),
 ) -> Quantization:
-    entries = [entry for key in ignore for entry in q.texts(key)]
-    named = next((key for key in ignore if q.has(key)), "")
+    """``left_out``: a field, and further entries that it makes for the list of what stays in 16 bits."""
+    entries = [entry for key in ignore for entry in q.texts(key)] + left_out[1]
+    named = left_out[0] if left_out[1] else next((key for key in ignore if q.has(key)), "")
     matcher = Matcher(q, named, entries) if entries else None
     by_layer = any(m is not None and m.by_layer for m, _ in rules) or (matcher is not None and matcher.by_layer)
     return Quantization(method, tuple(rules), matcher, lm_head, experts_only, by_layer)
@@ -208,7 +217,38 @@ def _integer(q: Fields, method: str) -> Quantization:
         group = q.size("group_size", "q_group_size", default=128)
         index = 4 if method == "gptq" else 0
         scheme = Scheme("int4" if bits == 4 else "int8", bits, group=group, group_bits=16 + bits, input_bytes=index)
-    return _made(q, method, [(None, scheme)], "modules_to_not_convert", lm_head=q.flag("lm_head"))
+    kept = ("dynamic", _dynamic(q)) if method == "gptq" else ("", [])
+    return _made(q, method, [(None, scheme)], "modules_to_not_convert", lm_head=q.flag("lm_head"), left_out=kept)
+
+
+def _dynamic(q: Fields) -> list[str]:
+    """GPTQModel's rules by module: ``-:`` before a regular expression leaves what it matches in 16 bits."""
+    rules = q.sub("dynamic")
+    if rules is None:
+        return []
+    for name, settings in rules.config.items():
+        if not str(name).startswith("-:") and isinstance(settings, dict) and settings:
+            rules.refuse(str(name), "settings of its own for a module are not modelled")
+    return [f"re:{str(name)[2:]}" for name in rules.config if str(name).startswith("-:")]
+
+
+def _auto_round(q: Fields) -> Quantization:
+    """Intel's AutoRound: integers in groups, as GPTQ or AWQ packs them; ``extra_config`` says what stays in 16 bits."""
+    bits, packing = q.size("bits", default=4), q.text("packing_format", default="auto_round:auto_gptq")
+    if bits not in (4, 8) or q.text("data_type", default="int") != "int":
+        q.refuse("bits", f"{bits} bits of {q.text('data_type', default='int')} are not modelled", "modelled: 4 and 8 bits of int")
+    if not packing.endswith(("auto_gptq", "auto_awq", "auto_round")):
+        q.refuse("packing_format", f"{shown(packing)} is not modelled", "modelled: auto_round:auto_gptq, auto_round:auto_awq")
+    scheme = Scheme("int4" if bits == 4 else "int8", bits, group=q.size("group_size", default=128), group_bits=16 + bits)
+    extra = q.sub("extra_config")
+    kept: list[str] = []
+    for name in extra.config if extra is not None else ():
+        settings = extra.sub(str(name)) if extra is not None else None
+        if settings is not None and settings.size("bits", default=bits) >= 16:
+            kept.append(f"re:{name}" if set(str(name)) & set("*\\$^(") else str(name))
+        elif settings is not None and settings.size("bits", default=bits) != bits:
+            settings.refuse("bits", "widths by module are not modelled for this method")
+    return _made(q, "auto-round", [(None, scheme)], left_out=("extra_config", kept))
 
 
 def _quark(q: Fields) -> Quantization:
@@ -279,6 +319,8 @@ def _groups(q: Fields) -> list[tuple[Matcher | None, Scheme]]:
 
 
 def _weights(w: Fields, layout: str) -> Scheme:
+    if "24" in layout:  # marlin-24, sparse-24-bitmask
+        w.refuse("format", f"{shown(layout)}: sparse weights are not modelled")
     bits, kind, strategy = w.size("num_bits"), w.text("type", default="int"), w.text("strategy")
     group = w.find("group_size")[1]
     if kind == "float" and bits == 4:
@@ -288,7 +330,7 @@ def _weights(w: Fields, layout: str) -> Scheme:
         return MXFP4 if size == 32 else _not_modelled(w, "group_size", size)
     if kind == "float" and bits == 8:
         if strategy == "block":
-            block = w.integers("block_structure")
+            block = _sides(w)
             if not block or len(block) != 2 or block[0] != block[1] or block[0] < 1:
                 w.refuse("block_structure", f"must be two equal sides, not {shown(block)}")
             return Scheme("fp8", 8, block=block[0])
@@ -310,6 +352,14 @@ def _weights(w: Fields, layout: str) -> Scheme:
             tensor_bytes=16 if "pack" in layout else 0,
         )
     _not_modelled(w, "num_bits", f"{bits}-bit {kind}")
+
+
+def _sides(w: Fields) -> list[int] | None:
+    """``block_structure``: two numbers, or a text like 128x128."""
+    text = w.find("block_structure")[1]
+    if isinstance(text, str) and re.fullmatch(r"\d{1,6}x\d{1,6}", text):
+        return [int(side) for side in text.split("x")]
+    return w.integers("block_structure")
 
 
 def _not_modelled(w: Fields, name: str, value: object) -> NoReturn:

@@ -144,6 +144,14 @@ class Sheet:
             self.fail(f"{key} is no mapping of texts")
         return dict(value)
 
+    def cited(self, key: str) -> dict[str, str]:
+        """A mapping of texts whose entry ``source`` names where they come from; empty ones need none."""
+        found = self.labels(key)
+        name = found.pop("source", None)
+        if found:
+            self.source(key, name)
+        return found
+
     def section(self, key: str) -> dict[object, object]:
         value = self._take(key)
         return value if isinstance(value, dict) else self.fail(f"{key} is no mapping")
@@ -270,6 +278,8 @@ def explain(facts: object) -> list[Figure]:
                 if item.name not in {"fit_error", "rows"}:
                     step = path if item.name == "value" else f"{path}.{item.name}"
                     visit(step, getattr(value, item.name), inner, value)
+        elif isinstance(value, Mapping) and path in stated and all(isinstance(item, str) for item in value.values()):
+            found.extend(Figure(f"{path}.{name}", item, "", stated[path]) for name, item in value.items())
         elif isinstance(value, Mapping):
             for name, item in value.items():
                 visit(f"{path}.{name}" if path else str(name), item, source, holder)

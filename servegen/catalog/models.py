@@ -197,6 +197,7 @@ def _group_figures(group: LayerGroup) -> Iterator[tuple[str, object]]:
         "window",
         "kv_lora_rank",
         "rope_head_dim",
+        "index_head_dim",
         "state_bytes",
     ):
         if getattr(group.attention, name):

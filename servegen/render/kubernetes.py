@@ -29,6 +29,7 @@ from servegen.render.views import (
     ServiceView,
     Volume,
 )
+from servegen.rollout import surge_fits
 
 API_VERSIONS: Mapping[str, str] = {
     "Deployment": "apps/v1",
@@ -173,7 +174,7 @@ def deployment(c: Context, launch: Launch) -> DeploymentView:
         selector=selector,
         pod_labels={**common_labels(plan, launch.name), **selector},
         pod_annotations=_pod_annotations(launch),
-        surge=role is None or sizing.surge_fits(plan, role),
+        surge=role is None or surge_fits(plan, role),
         progress_deadline_s=int(slowest_s) + sizing.IMAGE_PULL_S + grace,
         service_account=object_name(plan, "router" if role is None else ""),
         mount_token=role is None,

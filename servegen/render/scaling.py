@@ -1,8 +1,9 @@
 """Autoscalers whose targets are the plan's own figures: what one replica carried in the prediction.
 
 A queue alone is no level: it is empty whenever there are enough replicas, which would then be removed until it is not.
-So each autoscaler has two signals and follows the larger: the waiting requests that call for another replica, and the
-load that the plan gives a replica, which holds the count while the queue is empty.
+So each autoscaler has several signals and follows the largest: the waiting requests that call for another replica, the
+load that the plan gives a replica, which holds the count while the queue is empty, and the KV room that its batch was
+planned to take, which requests that are longer than planned exhaust first.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ SCALE_DOWN_WINDOW_S = 300
 
 QUEUE = "sglang:num_queue_reqs"
 RUNNING = "sglang:num_running_reqs"
+#: Share of the KV pool in use, 0 to 1.
+KV_USAGE = "sglang:token_usage"
 #: Requests that wait on a decode server for KV memory stand in a queue of their own.
 DECODE_QUEUE = "sglang:num_decode_prealloc_queue_reqs"
 PROMPT_TOKENS = "sglang:prompt_tokens_total"
@@ -77,6 +80,11 @@ def queue_threshold(plan: Plan, role: Role) -> float:
     return max(1.0, plan.deploy.autoscaling_queue.get(role.role, 1.0))
 
 
+def kv_usage(plan: Plan, role: Role) -> float:
+    """Share of the KV pool in use that calls for another replica, 0 where it says nothing."""
+    return plan.deploy.autoscaling_kv.get(role.role, 0.0)
+
+
 def prompt_rate(plan: Plan, role: Role) -> float:
     """Prompt tokens per second of one replica at the sized load."""
     return plan.prediction.load_rate * plan.traffic.isl_mean / max(role.replicas, 1)
@@ -95,6 +103,8 @@ def scaled_object(plan: Plan, role: Role, meta: Meta, target: str, startup_s: fl
             triggers.append(_trigger("load", f"sum(rate({PROMPT_TOKENS}{pods}[2m]))", prompt_rate(plan, role)))
     elif role.running_requests > 0:
         triggers.append(_trigger("load", f"sum({RUNNING}{pods}) + {queue}", role.running_requests))
+    if kv_usage(plan, role) > 0:
+        triggers.append(_trigger("kv", f"sum({KV_USAGE}{pods})", kv_usage(plan, role)))
     low, high = bounds(plan, role)
     return ScalingView(
         template="kubernetes/scaledobject.yaml.j2",
@@ -132,6 +142,8 @@ def horizontal(plan: Plan, role: Role, meta: Meta, target: str, startup_s: float
         metrics.append(_pods_metric(DECODE_QUEUE, queue_threshold(plan, role)))
     if role.role != "prefill" and role.running_requests > 0:
         metrics.append(_pods_metric(RUNNING, role.running_requests))
+    if kv_usage(plan, role) > 0:
+        metrics.append(_pods_metric(KV_USAGE, kv_usage(plan, role)))
     low, high = bounds(plan, role)
     return ScalingView(
         template="kubernetes/horizontalpodautoscaler.yaml.j2",

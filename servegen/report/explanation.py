@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from servegen.explanation import Against, Binding, Explanation, NextBest
-from servegen.plan import Waterfall, to_jsonable
+from servegen.plan import to_jsonable
+from servegen.rationale import Waterfall
 from servegen.report import view
 from servegen.report.blocks import Block, Items, Table, Text, Title, table
 from servegen.report.figures import NONE, count, money, one_line, percent, seconds

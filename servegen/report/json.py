@@ -38,6 +38,26 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         },
         "binding": plan.binding,
         "why": plan.why,
+        "flips": [{"parameter": flip.parameter, "text": flip.text} for flip in plan.flips],
+        "cases": {
+            case.end: {
+                "summary": case.summary,
+                "replicas": case.replicas,
+                "devices": case.devices,
+                "costPerHour": case.cost_per_hour,
+            }
+            for case in plan.cases
+        },
+        "missing": [
+            {
+                "role": gap.role,
+                "left": gap.left,
+                "utilization": gap.utilization,
+                "ttftP95": gap.ttft_p95_s,
+                "itlP95": gap.itl_p95_s,
+            }
+            for gap in plan.missing
+        ],
         "alternatives": [
             {
                 "name": a.name,

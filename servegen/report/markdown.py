@@ -49,6 +49,8 @@ def plan_markdown(
         "bands": [(metric, view.band(value)) for metric, value in plan.prediction.band.items()],
         "extrapolated": view.lines(plan.prediction.extrapolated),
         "flips": view.lines(flip.text for flip in plan.flips),
+        "cases": view.cases(plan),
+        "missing": view.missing(plan),
         "alternatives": view.alternatives(plan),
         "pareto": view.pareto(plan),
         "searched": count(plan.searched),

@@ -33,6 +33,8 @@ def plan_blocks(plan: Plan) -> list[Block]:
     if plan.binding:
         blocks.append(Text(f"Binding: {', '.join(view.lines(plan.binding))}"))
     blocks += _items("What would change the decision", (flip.text for flip in plan.flips))
+    blocks += [view.cases(plan)] if plan.cases else []
+    blocks += [Title("When a replica is missing"), view.missing(plan)] if plan.missing else []
     if plan.alternatives:
         blocks += [Title("Runners-up"), view.alternatives(plan)]
     if plan.pareto:

@@ -19,6 +19,7 @@ from servegen.report.figures import (
     seconds,
     size,
 )  # fmt: skip
+from servegen.rollout import surge_fits
 
 TERMS = ("weights", "kv", "compute", "attention", "collectives", "overhead")
 _METRICS = {"ttft": "TTFT", "itl": "ITL", "e2e": "E2E"}
@@ -217,6 +218,39 @@ def waterfalls(plan: Plan) -> Table:
             rows.append((EFFECTS.get(name, one_line(name)), *cells))
     rows.append(("predicted", *(seconds(w.total_s) for w in found)))
     return table(("what adds up", *(_bound(f"{w.metric}.{w.statistic}") for w in found)), rows)
+
+
+def cases(plan: Plan) -> Table:
+    """Shape (ends, 5): what would be chosen where every prediction lies at one end of its band."""
+    ends = {"low": "at the high end of its band", "best": "as predicted", "high": "at the low end of its band"}
+    rows = []
+    for case in plan.cases:
+        counts = " + ".join(f"{n} {role}" for role, n in case.replicas.items()) or NONE
+        cost = f"{money(case.cost_per_hour)}/h" if case.replicas else NONE
+        rows.append((ends[case.end], counts, count(case.devices) if case.replicas else NONE, cost, one_line(case.summary)))
+    return Table(("if latency turns out", "replicas", "accelerators", "cost", "best plan then"), tuple(rows), frozenset({2, 3}))
+
+
+def missing(plan: Plan) -> Table:
+    """Shape (roles, 7): what is left when one replica is down, and how a rollout replaces them."""
+    rows = []
+    for gap in plan.missing:
+        late = gap.utilization > 1.0
+        rows.append(
+            (
+                gap.role, str(gap.left), percent(gap.utilization) if gap.left else NONE,
+                NONE if late else seconds(gap.ttft_p95_s), NONE if late else seconds(gap.itl_p95_s),
+                "NO" if late else "yes", _rollout(plan, plan.role(gap.role)),
+            )
+        )
+    headers = ("one replica down of", "left", "utilization", "TTFT p95", "ITL p95", "bounds hold", "a rollout")
+    return Table(headers, tuple(rows), frozenset({1, 2, 3, 4}))
+
+
+def _rollout(plan: Plan, role: Role) -> str:
+    if surge_fits(plan, role):
+        return "starts each successor first: the pool has room for one more"
+    return "takes one down at a time: the pool may have no room for one more"
 
 
 def alternatives(plan: Plan) -> Table:

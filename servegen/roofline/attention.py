@@ -27,6 +27,14 @@ def mla_bytes_per_token(layers: float, kv_lora_rank: float, rope_head_dim: float
     return layers * (kv_lora_rank + rope_head_dim) * kv_bytes
 
 
+def index_bytes_per_token(layers: float, index_head_dim: float) -> float:
+    """Bytes of the sparse-attention indexer's keys per token: fp8 with an fp32 scale per 128, on every TP rank (F6b).
+
+    Source: the pool of sgl-project/sglang (NSATokenToKVPool), whatever the KV cache's own precision.
+    """
+    return layers * (index_head_dim + 4.0 * index_head_dim / 128.0)
+
+
 def visible_tokens(context: Array | float, windows: Array) -> Array:
     """Tokens that a decoding query reads per group, shape (..., groups): the context, at most the window (F6c)."""
     context = np.asarray(context, dtype=np.float64)[..., None]

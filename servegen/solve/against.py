@@ -15,7 +15,7 @@ from typing import Any
 from servegen.errors import UserError
 from servegen.explanation import Against, Change, InputChange
 from servegen.plan import Plan, Role, to_jsonable
-from servegen.solve.assemble import assemble
+from servegen.solve.assemble import Risks, assemble
 from servegen.solve.explain import Comparison
 from servegen.solve.inputs import Input, differing, with_old
 from servegen.solve.search import search
@@ -93,7 +93,7 @@ class _Trial:
             problem = with_old(self.loaded, self.locked, old)
             seen = search(problem)
             none = Comparison((), (), math.nan)
-            self.solved[key] = assemble(problem, seen.best, none, (), seen.searched, {}) if seen.best else None
+            self.solved[key] = assemble(problem, seen.best, none, Risks((), (), ()), seen.searched, {}) if seen.best else None
         return self.solved[key]
 
     def moved(self, old: Iterable[Input], other: Plan) -> tuple[str, ...]:

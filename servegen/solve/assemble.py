@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from servegen.catalog.facts import Constant
 from servegen.plan import (
     Band,
     Choice,
-    Flip,
     MemoryPlan,
     ModelPlan,
     Plan,
@@ -23,6 +23,7 @@ from servegen.plan import (
     SpeculativePlan,
     TrafficPlan,
 )
+from servegen.rationale import Case, Flip, Missing
 from servegen.roofline.collectives import CROSSING, HANDOFF
 from servegen.roofline.step import take
 from servegen.service import size
@@ -40,11 +41,20 @@ from servegen.solve.split import combine
 from servegen.solve.waterfall import waterfalls
 
 
+@dataclass(frozen=True)
+class Risks:
+    """What would change the decision, the plan at the ends of its band, and with a replica less."""
+
+    flips: tuple[Flip, ...]
+    cases: tuple[Case, ...]
+    missing: tuple[Missing, ...]
+
+
 def assemble(
     problem: Problem,
     chosen: Candidate,
     comparison: Comparison,
-    changes: tuple[Flip, ...],
+    risks: Risks,
     searched: int,
     rejected: Mapping[str, int],
 ) -> Plan:
@@ -92,7 +102,9 @@ def assemble(
         prediction=prediction,
         binding=bound_by,
         why=why(problem, chosen, roles, prediction, bound_by, comparison),
-        flips=changes,
+        flips=risks.flips,
+        cases=risks.cases,
+        missing=risks.missing,
         alternatives=comparison.alternatives,
         pareto=comparison.pareto,
         searched=searched,

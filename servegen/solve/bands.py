@@ -54,7 +54,8 @@ def pessimism(problem: Problem, engine: EngineFacts, accelerator: AcceleratorFac
     """Factor on predictions that must meet the bounds, by metric; none when the best estimate decides."""
     if problem.confidence == "best":
         return {}
-    return far_end(problem.model, engine, accelerator, problem.allowed_weights, problem.speculation is not None)
+    end = near_end if problem.confidence == "high" else far_end
+    return end(problem.model, engine, accelerator, problem.allowed_weights, problem.speculation is not None)
 
 
 def far_end(
@@ -66,3 +67,10 @@ def far_end(
     ]
     high = {m: max(b[m].high for b in bands) for m in ("ttft", "itl", "e2e")}
     return {**high, "tpot": high["itl"]}
+
+
+def near_end(
+    model: ModelFacts, engine: EngineFacts, accelerator: AcceleratorFacts, precisions: Sequence[str], drafting: bool = False
+) -> dict[str, float]:
+    """The low end of the band, by metric: as far below the prediction as :func:`far_end` is above it."""
+    return {metric: 1.0 / factor for metric, factor in far_end(model, engine, accelerator, precisions, drafting).items()}

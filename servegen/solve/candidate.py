@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from servegen.plan import RoleName, Topology
+from servegen.plan import RoleName
+from servegen.rationale import Topology
 from servegen.service.server import Server
 from servegen.solve.budget import Budget
 from servegen.solve.problem import EngineOption, Kind, Problem

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from servegen.plan import Alternative, Flip, ParetoPoint, Prediction, Role
+from servegen.plan import Prediction, Role
+from servegen.rationale import Alternative, Flip, ParetoPoint
 from servegen.roofline.memory import largest_batch
 from servegen.roofline.step import take
 from servegen.service import size

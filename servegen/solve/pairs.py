@@ -42,12 +42,13 @@ def disaggregated(problem: Problem, engine: EngineOption, kinds: tuple[Kind, Kin
     if first.stage < 3:
         return Outcome((), len(start.row) + len(gaps.row), first.stage, 0.0, first.block)
     found: list[Candidate] = []
-    searched, most, late = 0, 0.0, Counter[str]()
-    for pair in _configurations(problem, start, gaps):
+    searched, late = 0, Counter[str]()
+    pairs = _configurations(problem, start, gaps)
+    for pair in pairs:
         searched += len(pair.p) * len(pair.q)
-        most = max(most, pair.most())
         best = pair.best(rejected, late)
         found += [best] if best else []
+    most = 0.0 if found else max((pair.most() for pair in pairs), default=0.0)
     if not problem.open_loop and not problem.saturate and problem.objective != "throughput":
         found = [_turning(problem, c) for c in found]
     missed = max(sorted(late), key=lambda b: late[b], default="")
@@ -87,9 +88,8 @@ class Pair:
 
     @property
     def rates(self) -> tuple[Array, Array]:
-        """Requests/s that one server of each role sustains, shape (p, q)."""
-        a, b = np.broadcast_arrays(self.start.rate[self.p][:, None], self.gaps.rate[self.q][None, :])
-        return a, b
+        """Requests/s that one server of each role sustains, shapes (p, 1) and (1, q)."""
+        return self.start.rate[self.p][:, None], self.gaps.rate[self.q][None, :]
 
     def most(self) -> float:
         """The largest rate that the pool carries with any candidate."""

@@ -14,7 +14,8 @@ from servegen.solve.drafting import Speculation
 from servegen.workload import TraceRequests, Workload
 
 Objective = Literal["cost", "throughput", "latency", "energy"]
-Confidence = Literal["best", "low"]
+#: Which end of the prediction band must meet the bounds; "high" is asked by nobody but for the plan's own cases.
+Confidence = Literal["best", "low", "high"]
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
 from dataclasses import dataclass
 
 from servegen.plan import Plan
 from servegen.solve.aggregate import Outcome, aggregated
-from servegen.solve.assemble import assemble
+from servegen.solve.assemble import Risks, assemble
 from servegen.solve.candidate import Candidate
 from servegen.solve.explain import compare, flips, under_the_band
 from servegen.solve.pairs import disaggregated
 from servegen.solve.problem import Problem
+from servegen.solve.uncertainty import at_the_ends, cases, missing
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,8 @@ def solve(problem: Problem) -> Plan:
 
         raise infeasible(problem, seen)
     comparison = compare(problem, seen.best, seen.candidates, seen.gain)
-    pessimistic = None
-    if problem.slo.bounds and problem.confidence == "best" and not problem.saturate:
-        low = search(dataclasses.replace(problem, confidence="low"))
-        pessimistic = under_the_band(problem, seen.best, low.best)
+    at_ends = at_the_ends(problem, seen.best, lambda other: search(other).best)
+    pessimistic = under_the_band(problem, seen.best, at_ends["low"]) if at_ends and problem.confidence == "best" else None
     changes = flips(problem, seen.best, comparison, seen.candidates, pessimistic)
-    return assemble(problem, seen.best, comparison, changes, seen.searched, seen.rejected)
+    risks = Risks(changes, cases(at_ends), missing(problem, seen.best))
+    return assemble(problem, seen.best, comparison, risks, seen.searched, seen.rejected)

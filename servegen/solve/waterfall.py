@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from servegen.plan import Effect, Prediction, Quantiles, Waterfall
+from servegen.plan import Prediction, Quantiles
+from servegen.rationale import Effect, Waterfall
 from servegen.roofline.step import Array, StepTerms, join, take
 from servegen.service.burst import per_token
 from servegen.service.disciplines import DISCIPLINES, Point

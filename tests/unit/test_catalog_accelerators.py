@@ -228,6 +228,14 @@ def test_every_number_has_a_source(name: str) -> None:
     assert (units["hbm_bytes"], units["hbm_bytes_per_s"], units["allreduce_alpha_s.8"]) == ("B", "B/s", "s")
 
 
+@every_accelerator
+def test_what_a_device_offers_is_near_its_nominal_memory(name: str) -> None:
+    """Makers' gigabytes are 10^9 or 2^30 bytes; ECC, driver and reserved regions take up to 2 % (L4: 22.03 of 24 GB)."""
+    facts = resolve_accelerator(name)
+    nominal = facts.hbm_bytes
+    assert 0.98 * nominal <= facts.usable_bytes <= 1.01 * nominal * 2.0**30 / 1e9
+
+
 def test_known_values() -> None:
     h100 = resolve_accelerator("h100-sxm-80gb")
     assert (h100.hbm_bytes_per_s, h100.peak_flops["bf16"], h100.usable_bytes) == (3.35e12, 989e12, 85e9)
@@ -235,7 +243,9 @@ def test_known_values() -> None:
     assert (h100.host_devices, h100.host_cpus, h100.host_memory_bytes) == (8, 192, 2 * 2.0**40)
     assert h100.node_selector == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
     assert (h100.allreduce_alpha_s[8], h100.allreduce_bytes_per_s[8]) == (5.0e-6, 290e9)
-    assert resolve_accelerator("l40s").usable_bytes == 46068 * 2.0**20
+    assert resolve_accelerator("l40s").usable_bytes == 47.663e9  # 44.39 GiB by PyTorch; nvidia-smi's 46068 MiB are not all there
+    assert resolve_accelerator("a100-sxm-80gb").usable_bytes == 84.975e9  # 79.14 GiB
+    assert resolve_accelerator("tpu-v5e").usable_bytes == 15.75 * 2.0**30
     assert resolve_accelerator("tpu-v5e").legal_tp == (1, 4, 8, 16, 32, 64, 128, 256)
     assert resolve_accelerator("gb200").scaleup_domain == 72
     assert resolve_accelerator("gb300").host_devices == 4

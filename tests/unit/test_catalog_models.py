@@ -7,11 +7,13 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from servegen.catalog import models
 from servegen.errors import CatalogError
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "hf_configs"
+PUBLISHED = YAML(typ="safe").load((FIXTURES.parent / "published_params.yaml").read_text(encoding="utf-8"))
 
 
 def test_the_catalogue_is_read_in_full() -> None:
@@ -23,6 +25,18 @@ def test_the_catalogue_is_read_in_full() -> None:
         assert 0 < model.params_active <= model.params_total
         assert model.sources["config"]
         assert model.max_context >= 2048
+
+
+@pytest.mark.parametrize("id", sorted(PUBLISHED))
+def test_totals_are_those_of_the_checkpoints(id: str) -> None:
+    """To the last parameter; bytes within what files hold beside tensors (tokenizers, rotary tables)."""
+    model, published = models.resolve_model(id), PUBLISHED[id]
+    mtp = model.hf_config["mtp_params"] if published.get("mtp") else 0
+    assert isinstance(mtp, int)
+    if "params" in published:
+        assert model.params_total + mtp == published["params"]
+    if "bytes" in published:
+        assert model.checkpoint_bytes == pytest.approx(published["bytes"], rel=1e-3)
 
 
 def test_files_are_named_after_their_model() -> None:

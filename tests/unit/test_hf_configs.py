@@ -37,10 +37,40 @@ PUBLISHED: dict[str, tuple[float, float, float, float, str]] = {
     "meta-llama/Meta-Llama-3.1-405B": (405.8533888, 0, 405.8533888, 0, "safetensors index of the checkpoint"),
     "nvidia/Llama-3.1-70B-Instruct-FP8": (70.553706496, 0, 70.553706496, 0, "as Llama-3.1-70B"),
     "mistralai/Mixtral-8x7B-v0.1": (46.7, 0.1, 12.9, 0.1, "arXiv 2401.04088: 46.7B total, 12.9B per token"),
-    "moonshotai/Kimi-K2-Instruct": (1026.4, 0.1, 32, 1, "safetensors index without scales; model card: 32B activated"),
-    "moonshotai/Kimi-K2.5": (1026.9, 0.1, 32, 1, "as Kimi-K2 and a vision encoder of 400M; model card: 32B activated"),
+    "moonshotai/Kimi-K2-Instruct": (1026.408232448, 0, 32, 1, "safetensors total of the checkpoint; model card: 32B activated"),
+    "moonshotai/Kimi-K2.5": (1026.879376368, 0, 32, 1, "safetensors total of the checkpoint; model card: 32B activated"),
     "nvidia/Nemotron-H-56B-Base-8K": (56, 1, 56, 1, "model card: 56B"),
     "openai/gpt-oss-120b": (116.83, 0.01, 5.13, 0.01, "model card: 116.83B total, 5.13B active"),
+}
+
+
+# Configs that transformers 5.24's configuration classes hold as their defaults, documented there for this checkpoint.
+PUBLISHED |= {
+    "CohereForAI/c4ai-command-r-v01": (35, 1, 35, 1, "model card: 35B"),
+    "EleutherAI/gpt-j-6b": (6.053381344, 0, 6.053381344, 0, "model card: 6053381344 parameters"),
+    "EleutherAI/gpt-neox-20b": (20.55456768, 0, 20.55456768, 0, "model card: 20,554,567,680 parameters"),
+    "HuggingFaceTB/SmolLM3-3B": (3, 1, 3, 1, "model card: 3B"),
+    "Qwen/Qwen1.5-MoE-A2.7B": (14.3, 0.1, 2.7, 0.1, "model card: 14.3B parameters in total, 2.7B activated"),
+    "ai21labs/Jamba-v0.1": (52, 1, 12, 1, "model card: 52B total, 12B active"),
+    "allenai/OLMo-7B-hf": (7, 1, 7, 1, "its name: 7B"),
+    "bigcode/starcoder2-3b": (3, 1, 3, 1, "model card: 3B"),
+    "google/gemma-7b": (8.537680896, 0, 8.537680896, 0, "safetensors total of the checkpoint"),
+    "inceptionai/Jais-2-8B-Chat": (8, 1, 8, 1, "its name: 8B"),
+    "kyutai/helium-1-preview-2b": (2, 1, 2, 1, "its name: 2B"),
+    "microsoft/Phi-3.5-MoE-instruct": (42, 1, 6.6, 0.1, "model card: 16 x 3.8B, 42B in all, 6.6B active"),
+    "openai-community/gpt2": (0.124439808, 0, 0.124439808, 0, "its 124,439,808 parameters as transformers builds it"),
+    "openbmb/MiniCPM3-4B": (4, 1, 4, 1, "its name: 4B"),
+    "skt/A.X-K1": (519, 1, 33, 1, "model card: 519B, 33B active"),
+    "stabilityai/stablelm-3b-4e1t": (2.7954432, 0, 2.7954432, 0, "model card: 2,795,443,200 parameters"),
+    "tencent/Hy3-preview": (295, 1, 21, 1, "model card: 295B total, 21B active"),
+    "tencent/Youtu-LLM-2B": (2, 0.1, 2, 0.1, "its name: 2B"),
+    "tiiuae/falcon-7b": (7, 1, 7, 1, "its name: 7B"),
+    "upstage/Solar-Open-100B": (102.6, 0.1, 12, 1, "model card: 102.6B total, 12B active"),
+}
+# Configs put together from public code that quotes them.
+PUBLISHED |= {
+    "inclusionAI/Ling-mini-2.0": (16, 1, 1.4, 0.1, "model card: 16B total, 1.4B activated"),
+    "stepfun-ai/Step-3.5-Flash": (196, 1, 11, 1, "model card: 196B total, 11B active"),
 }
 
 
@@ -77,6 +107,29 @@ def test_other_exact_totals() -> None:
     assert fixture("meta-llama/Llama-4-Scout-17B-16E-Instruct").params_total == 108_641_793_536
     assert fixture("openai/gpt-oss-120b").params_total == 116_829_156_672
     assert fixture("mistralai/Mixtral-8x7B-v0.1").params_total == 46_702_792_704
+
+
+def test_kimi_k2_is_what_its_checkpoint_holds() -> None:
+    """The technical report (arXiv 2507.20534) prints 1.04T. The checkpoint holds 1.026T, and its config has no MTP layer.
+
+    With one MTP layer like DeepSeek-V3's the count would round to the report's figure; nothing public says that it
+    includes one, so the test holds to the checkpoint: its safetensors index sums to 1,029,173,256,720 bytes.
+    """
+    model = fixture("moonshotai/Kimi-K2-Instruct")
+    assert model.params_total == 1_026_408_232_448 and "mtp_params" not in model.hf_config
+    assert model.checkpoint_bytes == pytest.approx(1_029_173_256_720, rel=1e-6)  # without its rotary tables
+    path = FIXTURES / "moonshotai--Kimi-K2-Instruct.json"
+    with_mtp = model_from_config({**json.loads(path.read_text("utf-8")), "num_nextn_predict_layers": 1}, "k")
+    layer = with_mtp.hf_config["mtp_params"]
+    assert isinstance(layer, int) and 1.035e12 < with_mtp.params_total + layer - 2 * 163840 * 7168 < 1.045e12
+
+
+def test_layers_with_heads_of_their_own() -> None:
+    groups = {(g.attention.kind, g.attention.num_heads, g.num_experts): g for g in fixture("stepfun-ai/Step-3.5-Flash").layers}
+    assert {key: g.count for key, g in groups.items()} == {
+        ("full", 64, 0): 1, ("sliding", 96, 0): 2, ("sliding", 96, 288): 31, ("full", 64, 288): 11,
+    }  # fmt: skip
+    assert {g.attention.window for g in groups.values()} == {0, 512}
 
 
 def test_mtp_layers_stay_out_of_the_total() -> None:

@@ -83,6 +83,54 @@ def test_refusals_name_the_field(base: str, change: dict[str, object], field: st
     assert f"'{field}'" in refused({**CONFIGS[base], **change})
 
 
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        ("deepseek-ai--DeepSeek-V4-Flash", "compress_ratios", "[0, 0, 4, 128"),
+        ("MiniMaxAI--MiniMax-M3", "sparse_attention_config", "sparse_attention_freq"),
+        ("moonshotai--Kimi-K3", "text_config.attn_res_block_size", "12"),
+        ("stepfun-ai--Step-3.7-Flash", "attention_other_setting", "required, but missing"),
+    ],
+)
+def test_models_whose_attention_has_no_form_here(name: str, field: str, value: str) -> None:
+    """Configs as aiconfigurator-core 0.12 holds them. The refusal shows the field, its value and the reason."""
+    config = json.loads((FIXTURES.with_name("hf_refused") / f"{name}.json").read_text(encoding="utf-8"))
+    message = refused(config)
+    assert f"config field '{field}': " in message and value in message
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"model_type": "falcon_h1", "architectures": ["FalconH1ForCausalLM"]}, "model_type"),
+        ({"model_type": "zamba2", "architectures": ["Zamba2ForCausalLM"]}, "model_type"),
+        ({"model_type": "rwkv", "architectures": ["RwkvForCausalLM"]}, "model_type"),
+        ({"per_layer_config": {"05": {"head_dim": 512}}}, "per_layer_config"),
+        ({"model_type": "llava", "vision_config": {"model_type": "eva_vit"}, "text_config": LLAMA}, "vision_config.model_type"),
+        ({"model_type": "mpt", "attn_config": {"alibi": False}, "no_bias": True, "n_heads": 8}, "attn_config"),
+        ({"model_type": "mpt", "no_bias": False}, "no_bias"),
+        ({"model_type": "lfm2"}, "layer_types"),
+        ({"model_type": "lfm2", "full_attn_idxs": [99]}, "full_attn_idxs"),
+        ({"model_type": "granitemoehybrid", "layer_types": ["rwkv"] * 32}, "layer_types"),
+        ({"model_type": "mimo_v2_flash", "n_routed_experts": 8, "num_experts_per_tok": 2}, "hybrid_layer_pattern"),
+        ({"model_type": "hunyuan_v1_moe", "moe_topk": [8, 4], "num_experts": 64}, "moe_topk"),
+        ({"model_type": "step3p5", "layer_types": ["full_attention"], "moe_num_experts": 4}, "layer_types"),
+        ({"model_type": "step3p5", "layer_types": ["full_attention"] * 32, "moe_num_experts": 4, "moe_layers_enum": "3-9"},
+         "moe_layers_enum"),
+        ({"quantization_config": {"quant_method": "torchao"}}, "quantization_config.quant_method"),
+        ({"quantization_config": {"quant_method": "gptq", "dynamic": {"+:.*attn.*": {"bits": 8}}}},
+         "quantization_config.dynamic.+:.*attn.*"),
+        ({"quantization_config": {"quant_method": "auto-round", "bits": 2}}, "quantization_config.bits"),
+        ({"quantization_config": {"quant_method": "auto-round", "extra_config": {"a": {"bits": 8}}}},
+         "quantization_config.extra_config.a.bits"),
+        ({"quantization_config": {"quant_method": "compressed-tensors", "sparsity_config": {"format": "sparse-24-bitmask"}}},
+         "quantization_config.sparsity_config.format"),
+    ],
+)  # fmt: skip
+def test_more_refusals_name_the_field(change: dict[str, object], field: str) -> None:
+    assert f"'{field}'" in refused({**LLAMA, **change})
+
+
 def test_fields_inside_a_text_config_are_named_with_it() -> None:
     config = {**CONFIGS["google--gemma-4-26B-A4B"]}
     config["text_config"] = {**config["text_config"], "num_kv_shared_layers": 20}

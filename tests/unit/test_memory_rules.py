@@ -330,6 +330,13 @@ def test_latent_attention_shrinks_the_cache_to_its_rank_and_is_whole_on_every_de
     assert large / small == pytest.approx(heads * (128 + rope + 128) / (rank + rope))
 
 
+def test_the_keys_of_a_sparse_attention_indexer_are_cached_too() -> None:
+    """SGLang's pool holds 128 bytes of fp8 and one fp32 scale per token and layer beside the latent vector."""
+    sparse, dense = resolve_model("deepseek-ai/DeepSeek-V3.2"), resolve_model("deepseek-ai/DeepSeek-V3.1")
+    tokens = [_lowered(model, "h200", 8).memory.token_bytes[0] for model in (sparse, dense)]
+    assert tokens[0] - tokens[1] == 61 * (128 + 4)
+
+
 @given(
     name=MODELS,
     accelerator=st.sampled_from(DEVICES),

@@ -9,6 +9,7 @@ import pytest
 
 from servegen.plan import Plan
 from servegen.render import scaling, sizing
+from servegen.rollout import surge_fits
 from tests.unit.plans import POOL, make_plan, make_role, make_split_plan
 
 GIB = 2**30
@@ -96,7 +97,7 @@ def test_a_surge_fits_however_pods_stand(nodes: int, per_node: int, sizes: tuple
         ends = placements(nodes, per_node, [s for s, c in zip(sizes, counts, strict=True) for _ in range(c)])
         for role in plan.choice.roles:
             always = bool(ends) and all(max(free) >= role.devices for free in ends)
-            if sizing.surge_fits(plan, role):
+            if surge_fits(plan, role):
                 assert always or not ends
             elif len(sizes) == 1 and per_node % role.devices == 0:
                 assert not always, "pods of one size that divides the node leave no doubt: the test is exact"
@@ -104,9 +105,9 @@ def test_a_surge_fits_however_pods_stand(nodes: int, per_node: int, sizes: tuple
 
 def test_an_autoscaler_at_its_maximum_leaves_no_room_for_a_surge() -> None:
     plan = pool_of(make_plan(make_role(tp=8, replicas=2)), 4, 8)
-    assert sizing.surge_fits(plan, plan.role("serve"))
+    assert surge_fits(plan, plan.role("serve"))
     scaled = replace(plan, deploy=replace(plan.deploy, autoscaling="keda", autoscaling_max={"serve": 4}))
-    assert not sizing.surge_fits(scaled, scaled.role("serve"))
+    assert not surge_fits(scaled, scaled.role("serve"))
 
 
 @pytest.mark.parametrize(("budget_s", "failures"), [(1450.0, 145), (1451.0, 146), (0.0, 1)])

@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 
 from servegen.explanation import Against, Binding, Change, Explanation, Fewer, InputChange, NextBest
-from servegen.plan import Effect, Waterfall
+from servegen.rationale import Effect, Waterfall
 from servegen.render.environment import Environment
 from servegen.report import view
 from servegen.report.explanation import against_blocks, against_json, explanation_blocks, explanation_json

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from servegen.errors import Fix, InfeasibleError
-from servegen.plan import Alternative, Band, Flip, ParetoPoint, Plan
+from servegen.plan import Band, Plan
+from servegen.rationale import Alternative, Flip, ParetoPoint
 from servegen.report import figures, terminal, view
 from servegen.report.blocks import Items, Table, Text, Title, table
 from servegen.report.text import estimate_blocks, infeasible_blocks, plain, plan_blocks

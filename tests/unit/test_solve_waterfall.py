@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from servegen.catalog.facts import Constant
 from servegen.lower import lower
-from servegen.plan import Plan, Waterfall, dumps, loads
+from servegen.plan import Plan, dumps, loads
+from servegen.rationale import Waterfall
 from servegen.roofline.speculation import Rounds
 from servegen.roofline.step import StepTerms, join
 from servegen.service.demand import EDGES

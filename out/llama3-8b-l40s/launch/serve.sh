@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-8b-l40s, plan 42958df27105a346. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-8b-l40s, plan 5450ad0ca0c0be89. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-8b-l40s on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -15,7 +15,7 @@ exec python3 -m sglang.launch_server \
   --quantization fp8 \
   --kv-cache-dtype bfloat16 \
   --context-length 9216 \
-  --mem-fraction-static 0.85 \
+  --mem-fraction-static 0.848 \
   --max-running-requests 41 \
   --chunked-prefill-size 4096 \
   --max-prefill-tokens 4096 \

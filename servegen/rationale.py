@@ -1,0 +1,83 @@
+"""Why a choice is what it is: where its latencies come from, what came next, and what would change it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Topology = Literal["aggregated", "disaggregated"]
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One step of a :class:`Waterfall`: what an effect adds, seconds."""
+
+    name: str
+    adds_s: float
+
+
+@dataclass(frozen=True)
+class Waterfall:
+    """From the ideal roofline to a predicted latency; ``floor_s`` and what the effects add sum to ``total_s``."""
+
+    metric: str
+    statistic: str
+    floor_s: float
+    effects: tuple[Effect, ...]
+    total_s: float
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Another candidate. ``why_lost`` says in words what the chosen one has over it."""
+
+    name: str
+    topology: Topology
+    summary: str
+    devices: int
+    cost_per_hour: float
+    ttft_p95_s: float
+    itl_p95_s: float
+    output_tokens_per_second: float
+    why_lost: str
+
+
+@dataclass(frozen=True)
+class ParetoPoint:
+    name: str
+    devices: int
+    cost_per_hour: float
+    ttft_p95_s: float
+    itl_p95_s: float
+    output_tokens_per_second: float
+
+
+@dataclass(frozen=True)
+class Flip:
+    """A parameter whose change alters the decision: ``text`` is a sentence for PLAN.md."""
+
+    parameter: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """The best plan where every prediction lies at one ``end`` of its band; no replicas where nothing meets the bounds then."""
+
+    end: Literal["low", "best", "high"]
+    summary: str
+    replicas: Mapping[str, int]  # by role, spares left out
+    devices: int
+    cost_per_hour: float
+
+
+@dataclass(frozen=True)
+class Missing:
+    """One replica of ``role`` down, as by a failed node or a rolling update without room for another: what the rest does."""
+
+    role: str
+    left: int  # spares counted
+    utilization: float  # of what they sustain within the bounds; inf where none is left
+    ttft_p95_s: float  # nan beyond what they sustain
+    itl_p95_s: float
