@@ -175,6 +175,7 @@ class PoolPlan:
     rdma: bool
     rdma_resource: str
     storage_bytes_per_s: float
+    others: Mapping[str, int] = field(default_factory=dict)  # in a fleet: accelerators of a server -> other members' servers
 
 
 @dataclass(frozen=True)
@@ -332,7 +333,12 @@ def dumps(plan: Any, indent: int | None = 2) -> str:
 
 def loads(text: str) -> Plan:
     """The inverse of :func:`dumps`. Raises ValueError, KeyError or TypeError on anything that is not a plan."""
-    return _build(Plan, json.loads(text))
+    return parsed(Plan, text)
+
+
+def parsed(kind: type[T], text: str) -> T:
+    """The inverse of :func:`dumps` for any frozen dataclass of plain fields. Raises as :func:`loads`."""
+    return _build(kind, json.loads(text))
 
 
 def _build(kind: type[T], value: Any) -> T:

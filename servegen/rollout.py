@@ -24,7 +24,8 @@ def surge_fits(plan: Plan, role: Role) -> bool:
     """
     pool = plan.pool[role.pool]
     users = [r for r in plan.choice.roles if r.pool == role.pool]
-    used = sum(r.devices * peak_replicas(plan, r) for r in users)
-    grain = reduce(math.gcd, (r.devices for r in users))
+    others = {int(size): count for size, count in pool.others.items()}
+    used = sum(r.devices * peak_replicas(plan, r) for r in users) + sum(size * count for size, count in others.items())
+    grain = reduce(math.gcd, (*(r.devices for r in users), *others))
     blocking = math.ceil(max(pool.per_node - role.devices + 1, 0) / grain) * grain
     return used < pool.nodes * blocking
