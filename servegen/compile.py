@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from servegen.codec import dumps, read_as
 from servegen.errors import (
     BundleError,
     Diagnostic,
@@ -23,7 +24,7 @@ from servegen.errors import (
     UserError,
     Where,
 )
-from servegen.plan import Plan, dumps, loads, read_as
+from servegen.plan import Plan, loads
 
 if TYPE_CHECKING:
     from servegen.bundle import Bundle

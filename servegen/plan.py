@@ -5,21 +5,15 @@ A plan holds no clock, host, path of this machine or secret value. Seconds, byte
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import json
-import math
-import numbers
-import types
-import typing
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
+from servegen.codec import dumps, parsed, read_as
 from servegen.rationale import Alternative, Case, Flip, Missing, ParetoPoint, Topology, Waterfall
 
 RoleName = Literal["serve", "prefill", "decode"]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -45,6 +39,7 @@ class MemoryPlan:
     runtime_bytes: float
     kv_bytes_per_token: float
     kv_tokens: int
+    draft_bytes: float = 0.0  # the model that drafts, and its graphs
 
 
 @dataclass(frozen=True)
@@ -93,6 +88,21 @@ class Role:
 
 
 @dataclass(frozen=True)
+class SpeculativePlan:
+    """Speculative decoding as the spec allows it and as the plan uses it: ``drafted`` tokens ahead of every step, 0 = not at all.
+
+    ``draft`` is what the engine is told to load for it, "" where nothing or the target's own checkpoint drafts;
+    ``tokens_per_step`` what a decode step yields of each sequence.
+    """
+
+    method: str
+    draft: str
+    acceptance: float
+    drafted: int
+    tokens_per_step: float
+
+
+@dataclass(frozen=True)
 class Choice:
     engine: str
     engine_version: str
@@ -135,6 +145,7 @@ class Prediction:
     band: Mapping[str, Band]
     floor: Mapping[str, float]  # ideal roofline: prefill_time_s, step_time_s
     extrapolated: tuple[str, ...]  # constants without a fit of their own, by the rule that gave them
+    tpot: Quantiles | None = None  # where tokens come in bursts, whose single gaps say little
     bounds: Mapping[str, float] = field(default_factory=dict)  # what each bound of the SLO is predicted to come to
 
 
@@ -267,6 +278,7 @@ class Plan:
     facts: Mapping[str, Any]  # the constants that the prediction used, with their sources
     notes: tuple[str, ...] = field(default=())
     verification: Verification | None = None
+    speculative: SpeculativePlan | None = None
     waterfalls: tuple[Waterfall, ...] = field(default=())  # TTFT and ITL, and what else is bounded
     made_by: str = ""  # version of servegen; no input, so that a locked plan outlives it
 
@@ -280,53 +292,12 @@ class Plan:
     @property
     def content_hash(self) -> str:
         """First 16 hex digits of the SHA-256 of the canonical JSON, whichever version of servegen made the plan."""
-        return hashlib.sha256(dumps(dataclasses.replace(self, made_by=""), indent=None).encode()).hexdigest()[:16]
-
-
-def to_jsonable(value: Any) -> Any:
-    """Plain JSON types: dataclasses as objects, tuples as arrays, floats rounded to 9 significant digits.
-
-    The rounding makes the bytes equal over numpy versions and machines, whose last bits may differ.
-    """
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_jsonable(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(k): to_jsonable(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [to_jsonable(v) for v in value]
-    if isinstance(value, bool) or value is None or isinstance(value, (str, int)):
-        return value
-    if isinstance(value, numbers.Integral):  # numpy's
-        return int(value)
-    number = float(value)
-    if math.isnan(number) or math.isinf(number):
-        return None
-    return float(f"{number:.9g}")
-
-
-def dumps(plan: Any, indent: int | None = 2) -> str:
-    """Canonical JSON: keys sorted, no NaN, a final newline when indented."""
-    separators = (",", ": ") if indent else (",", ":")
-    text = json.dumps(
-        to_jsonable(plan), sort_keys=True, indent=indent, separators=separators, ensure_ascii=False, allow_nan=False
-    )
-    return text + "\n" if indent else text
+        return hashlib.sha256(dumps(replace(self, made_by=""), indent=None).encode()).hexdigest()[:16]
 
 
 def loads(text: str) -> Plan:
     """The inverse of :func:`dumps`. Raises ValueError, KeyError or TypeError on anything that is not a plan."""
     return parsed(Plan, text)
-
-
-def parsed(kind: type[T], text: str) -> T:
-    """The inverse of :func:`dumps` for any frozen dataclass of plain fields. Raises as :func:`loads`."""
-    try:
-        value = json.loads(text, parse_constant=_no_number)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    if not isinstance(value, dict):
-        raise ValueError("it holds no object")
-    return _build(kind, value)
 
 
 def read(text: str) -> Plan:
@@ -345,52 +316,3 @@ def read(text: str) -> Plan:
     if plan.choice.devices != sum(r.total_devices for r in roles):
         raise ValueError("devices is not the sum of the roles'")
     return plan
-
-
-def read_as(reader: Callable[[str], T], text: str) -> T:
-    """What ``reader`` makes of a file that anybody may have edited. ValueError for all that it may raise."""
-    try:
-        return reader(text)
-    except (KeyError, TypeError, AttributeError, StopIteration) as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from error
-
-
-def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is no number")
-
-
-def _build(kind: type[T], value: Any) -> T:
-    """Rebuild a frozen dataclass from JSON by its field types."""
-    hints = typing.get_type_hints(kind)
-    known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    unknown = set(value) - set(known)
-    if unknown:
-        raise ValueError(f"{kind.__name__} has no field {sorted(unknown)[0]!r}")
-    return kind(**{name: _convert(hints[name], value[name]) for name in known if name in value})
-
-
-def _convert(hint: Any, value: Any) -> Any:
-    origin = typing.get_origin(hint)
-    if hint is float:
-        if value is None:
-            return math.nan
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise ValueError(f"{value!r} is no number")
-        return float(value)
-    if hint in (int, str, bool) and type(value) is not hint:
-        raise ValueError(f"{value!r} is no {hint.__name__}")
-    if dataclasses.is_dataclass(hint):
-        return _build(typing.cast(type[Any], hint), value)
-    if origin in (typing.Union, types.UnionType):
-        if value is None:
-            return None
-        return _convert(next(a for a in typing.get_args(hint) if a is not type(None)), value)
-    if origin is tuple:
-        args = typing.get_args(hint)
-        if len(args) == 2 and args[1] is Ellipsis:
-            return tuple(_convert(args[0], v) for v in value)
-        return tuple(_convert(a, v) for a, v in zip(args, value, strict=True))
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        inner = typing.get_args(hint)[1]
-        return {k: _convert(inner, v) for k, v in value.items()}
-    return value

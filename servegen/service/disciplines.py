@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen.service.burst import Burst, burst, per_token, rounds_of
 from servegen.service.demand import BATCH_GRID, EDGES, WIDTHS, Demand
 from servegen.service.server import Server, batching_gain
 
@@ -32,7 +33,8 @@ class Point:
     First token: ``const`` + wait + service, where the wait is 0 with chance 1 - ``busy`` and else exponential of mean
     ``wait_s``, and service lies between ``service_edges_s``. Gap: ``gap_s`` (spread ``gap_sd_s``), with chance
     ``stall_share`` lengthened by a stall between ``stall_edges_s``, whose bins weigh ``stall_weights``.
-    ``gap_mean_s`` counts the stalls.
+    ``gap_mean_s`` counts the stalls. With a ``burst`` that gap is a round's, behind which its other tokens follow at once;
+    ``gap_mean_s`` is the mean over all of them.
     """
 
     level: Array
@@ -49,6 +51,7 @@ class Point:
     stall_edges_s: Array
     stall_weights: Array
     gap_mean_s: Array
+    burst: Burst | None = None
 
 
 Discipline = Callable[[Server, Demand, Array], Point]
@@ -104,13 +107,15 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
     service = s.prefill_mean_s
     gain = np.ones_like(service)
     prompts = np.ones_like(service)
+    together = burst(s, d)
+    steps = rounds_of(together, d)
     for _ in range(ROUNDS):
-        rate = level / (d.gaps * step + level * service * gain)
+        rate = level / (steps * step + level * service * gain)
         # Who arrives while other groups prefill does not wait for them.
         window = step if s.terms.plain else np.where(s.terms.groups > 1.0, step + service * gain, step)
         prompts = _prompts_per_step(rate, window, most)
         gain = batching_gain(s, d, prompts)
-    rate = level / (d.gaps * step + level * service * gain)
+    rate = level / (steps * step + level * service * gain)
     effective = service * gain
     busy = rate * effective
     # Prompts that arrive during the stall prolong it: a busy period of the queue.
@@ -129,15 +134,20 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
         stall_share=-np.expm1(-rate * step),
         stall_edges_s=s.prefill_edges_s * gain[:, None] + others[:, None],
         stall_weights=_even(level),
-        gap_mean_s=step / np.maximum(1.0 - busy, 1e-9),
+        gap_mean_s=per_token(together, step / np.maximum(1.0 - busy, 1e-9)),
+        burst=together,
     )
 
 
 def mixed(s: Server, d: Demand, level: Array) -> Point:
     """Decodes share a step with a prefill chunk under a token budget (F44; vLLM, SGLang with mixed chunks).
 
-    Rows of one stage and one attention group only.
+    Rows of one stage and one attention group only. No engine drafts in such steps, so rows that draft are read as if they did
+    not.
     """
+    together = burst(s, d)
+    if s.terms.rounds is not None:
+        s = dataclasses.replace(s, terms=dataclasses.replace(s.terms, rounds=None))
 
     def mixed_step(tokens: Array, prompts: Array, attention: Array) -> Array:
         """Seconds of a step that adds ``tokens`` prefill tokens; trailing axes broadcast."""
@@ -180,6 +190,7 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         stall_edges_s=np.maximum.accumulate(np.maximum(edge_step - step[:, None], 0.0), axis=1),
         stall_weights=weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300),
         gap_mean_s=share * longer + (1.0 - share) * step,
+        burst=together,
     )
 
 
@@ -189,7 +200,8 @@ def static(s: Server, d: Demand, level: Array) -> Point:
     size = np.maximum(level, 1.0)
     longest = np.interp(np.log(size), np.log(BATCH_GRID), d.longest_of_batch)
     prefill = s.terms.chunk_s(size * d.uncached_mean) + size * (s.terms.sequence_s + s.attention_mean_s)
-    batch = prefill + np.maximum(longest - 1.0, 0.0) * step
+    together = burst(s, d)
+    batch = prefill + per_token(together, np.maximum(longest - 1.0, 0.0) * step)
     zeros = np.zeros_like(step)
     # Who finds a batch running (chance ``busy``) waits for the rest of it, which is uniform over its length.
     busy = np.minimum(level, 1.0)[:, None]
@@ -208,7 +220,8 @@ def static(s: Server, d: Demand, level: Array) -> Point:
         stall_share=zeros,
         stall_edges_s=np.zeros_like(s.prefill_edges_s),
         stall_weights=_even(level),
-        gap_mean_s=step,
+        gap_mean_s=per_token(together, step),
+        burst=together,
     )
 
 
@@ -244,9 +257,10 @@ def decode_only(s: Server, d: Demand, level: Array) -> Point:
     """A server that takes over prefilled requests: no prefill ever lengthens a step."""
     step = _decode_s(s, level)
     zeros = np.zeros_like(level)
+    together = burst(s, d)
     return Point(
         level=level,
-        rate=level / (d.gaps * step),
+        rate=level / (rounds_of(together, d) * step),
         const_s=zeros,
         const_mean_s=zeros,
         busy=zeros,
@@ -258,7 +272,8 @@ def decode_only(s: Server, d: Demand, level: Array) -> Point:
         stall_share=zeros,
         stall_edges_s=np.zeros_like(s.prefill_edges_s),
         stall_weights=_even(level),
-        gap_mean_s=step,
+        gap_mean_s=per_token(together, step),
+        burst=together,
     )
 
 

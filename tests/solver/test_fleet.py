@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from servegen.codec import dumps
 from servegen.errors import InfeasibleError, NotBuiltError
 from servegen.fleet import Fleet
-from servegen.plan import Plan, dumps
+from servegen.plan import Plan
 from servegen.solve.allot import allot
 from servegen.solve.fleet import Entrant, FleetObjective, FleetProblem, look, solve_fleet
 from servegen.solve.options import Option, eligible

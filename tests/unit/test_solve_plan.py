@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servegen.catalog.facts import AcceleratorFacts
+from servegen.codec import dumps
 from servegen.errors import InfeasibleError
-from servegen.plan import Plan, dumps, loads
+from servegen.plan import Plan, loads
 from servegen.service import latency, size
 from servegen.solve.bands import pessimism
 from servegen.solve.predict import candidate_points
