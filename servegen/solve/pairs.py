@@ -90,12 +90,14 @@ class Pair:
         return self.start.rate[self.p][:, None], self.gaps.rate[self.q][None, :]
 
     def most(self) -> float:
-        """The largest rate that the pool carries with any candidate."""
+        """The largest load that the pool carries with any candidate, in the unit of the load."""
         if not self.front.any:
             return 0.0
         rate_p, rate_d = self.rates
         x, y = fill(self.front, rate_p, rate_d)
-        return float(np.max(self.problem.utilization * np.minimum(x * rate_p, y * rate_d)))
+        carried = self.problem.utilization * np.minimum(x * rate_p, y * rate_d)
+        # A closed loop's rate grows with its users.
+        return float(np.max(carried if self.problem.open_loop else self.problem.load * carried / self._rate()))
 
     def best(self, rejected: Counter[str], late: Counter[str]) -> Candidate | None:
         """The best candidate, None if none carries the load within the bounds."""
@@ -125,12 +127,7 @@ class Pair:
         need_y = np.maximum(np.ceil(rate / (problem.utilization * rate_d) - 1e-9), 1.0)
         whole = self._whole()
         if not whole.bounds and np.isnan(whole.attainment) and problem.objective != "latency":
-            fits = self.front.holds(need_x, need_y)
-            if not problem.open_loop and not problem.slo.bounds:
-                # No bound limits the wait, and who waits asks for nothing meanwhile: what the pool holds is enough.
-                x, y = fill(self.front, rate_p, rate_d)
-                return np.where(fits, need_x, x), np.where(fits, need_y, y), np.ones_like(fits), ()
-            return need_x, need_y, fits, ()
+            return need_x, need_y, self.front.holds(need_x, need_y), ()
         return self._by_table(need_x[:, 0], need_y, rate[:, 0], late)
 
     def _by_table(

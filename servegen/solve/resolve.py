@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 from servegen.catalog.calibration import NONE, Calibration, load_calibration
@@ -127,9 +128,16 @@ def _lengths(spec: LengthSpec) -> Lengths:
 
 
 def _trace(loaded: LoadedSpec) -> TraceRequests | None:
-    """The requests that the spec names as its traffic, if it does."""
-    named = loaded.spec.spec.traffic.trace
-    return trace_requests(loaded.path(named, "spec.traffic.trace")) if named is not None else None
+    """The requests that the spec names as its traffic, if it does; faults in them lead back to that key."""
+    named, key = loaded.spec.spec.traffic.trace, "spec.traffic.trace"
+    if named is None:
+        return None
+    path = loaded.path(named, key)
+    try:
+        return trace_requests(path)
+    except UserError as error:
+        found = [replace(d, hint=f"{key} names this file" + (f"; {d.hint}" if d.hint else "")) for d in error.diagnostics]
+        raise UserError(found) from error
 
 
 def _workload(loaded: LoadedSpec, trace: TraceRequests | None) -> Workload:

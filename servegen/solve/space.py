@@ -26,6 +26,9 @@ Mask = NDArray[np.bool_]
 BATCH_LIMITS = np.concatenate((np.arange(1, 513), np.arange(520, 1025, 8))).astype(np.float64)
 #: Prefill chunks, tokens: powers of two, as every page size divides them.
 CHUNKS = (512, 1024, 2048, 4096, 8192, 16384)
+#: Devices that one host's own links join at the most (an NVSwitch baseboard, a PCIe root): only a wider domain, such as NVL72,
+#: has switches between hosts.
+WIDEST_HOST = 8
 #: Standard deviations of KV occupancy that the pool must hold: 99 % of the time no running request is retracted.
 KV_SLACK = 2.326
 
@@ -103,7 +106,7 @@ def _powers(most: int) -> tuple[int, ...]:
 
 def spans_nodes(facts: AcceleratorFacts) -> bool:
     """Whether the devices' own links reach over hosts (TPU slices, NVL72)."""
-    return bool(facts.legal_tp) or facts.scaleup_domain > facts.host_devices
+    return bool(facts.legal_tp) or facts.scaleup_domain > WIDEST_HOST
 
 
 def shapes(problem: Problem, engine: EngineOption, kind: Kind) -> tuple[Shape, ...]:

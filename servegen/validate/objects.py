@@ -70,9 +70,14 @@ class Manifest:
     def containers(self) -> list[Mapping[str, Any]]:
         return [mapping(c) for c in sequence(self.pod.get("containers"))]
 
+    @property
+    def ports(self) -> list[Mapping[str, Any]]:
+        """All container ports of a Deployment."""
+        return [mapping(p) for c in self.containers for p in sequence(c.get("ports"))]
+
     def port_names(self) -> set[str]:
         """Names of all container ports of a Deployment."""
-        return {str(mapping(p).get("name")) for c in self.containers for p in sequence(c.get("ports"))}
+        return {str(p.get("name")) for p in self.ports}
 
 
 @dataclass
@@ -119,6 +124,20 @@ class Scene:
         template = self.bundle.templates.get(path, "")
         where = key if key.startswith("metadata.") else f"spec.{key}"
         return f"{where}; written by template {template}" if template else where
+
+
+def admits(selector: Any, labels: Labels) -> bool:
+    """Whether a label selector (matchLabels and matchExpressions; an empty one selects everything) selects these labels."""
+    if not isinstance(selector, Mapping):
+        return False
+    if not all(labels.get(k) == v for k, v in mapping(selector.get("matchLabels")).items()):
+        return False
+    for term in sequence(selector.get("matchExpressions")):
+        key, operator = (str(mapping(term).get(k)) for k in ("key", "operator"))
+        there = labels.get(key) in sequence(mapping(term).get("values"))
+        if not {"In": there, "NotIn": not there, "Exists": key in labels, "DoesNotExist": key not in labels}.get(operator):
+            return False
+    return True
 
 
 def selects(selector: Labels, labels: Labels) -> bool:

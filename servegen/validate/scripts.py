@@ -88,6 +88,12 @@ def to_args(words: Sequence[str]) -> tuple[Arg, ...]:
     return tuple(Arg(g[0], tuple(g[1:])) for g in groups)
 
 
+#: Where only the pod itself could reach the server: neither a probe nor a Service does.
+_LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
+#: Copies of the whole model in one SGLang server, each on ranks of its own unless only attention is copied.
+_COPIES, _SHARED = "--dp-size", ("--enable-dp-attention", "--attn-dp-size")
+
+
 def check_values(args: Sequence[Arg], plan: Plan | None = None) -> list[Diagnostic]:
     """Values that parsers accept and servers fail on, or serve wrongly with (SGLang and Megatron flags alike)."""
     values = {a.flag: a.values[0] for a in args if a.values}
@@ -102,6 +108,11 @@ def check_values(args: Sequence[Arg], plan: Plan | None = None) -> list[Diagnost
             found.append(Diagnostic("value-range", f"{flag} {values[flag]}: it must be {rule}"))
         return value
 
+    if values.get("--host", "").lower() in _LOOPBACK:
+        message = f"--host {values['--host']}: it must be an address that others reach, such as 0.0.0.0"
+        found.append(Diagnostic("value-range", message))
+    number("--base-gpu-id", lambda v: v == 0, "0: a pod's accelerators are numbered from there")
+    number("--nnodes", lambda v: v == 1, "1: a server over several nodes is not built")
     number("--mem-fraction-static", lambda v: 0 < v < 1, "above 0 and below 1")
     for flag in ("--port", "--disaggregation-bootstrap-port", "--prometheus-port", "--service-discovery-port"):
         number(flag, lambda v: 1 <= v <= 65535, "a port, 1 to 65535")
@@ -137,7 +148,12 @@ def _world(launch: Launch, plan: Plan | None) -> list[Diagnostic]:
         return []
     ranks = int(values[flags[0]]) * int(values.get(flags[1], "1"))
     if ranks == role.devices:
-        return []
+        copies = int(values.get(_COPIES, "1"))
+        if copies == 1 or any(a.flag in _SHARED for a in launch.args):
+            return []
+        taken = copies * ranks
+        message = f"{_COPIES} {copies}: {copies} copies of the model take {taken} accelerators, the pod has {role.devices}"
+        return [Diagnostic("value-devices", message, hint="spec.deploy.overrides.args must not change it; replicas do")]
     message = f"{flags[0]} {values[flags[0]]}: the server starts {ranks} ranks, its pod has {role.devices} accelerators"
     return [Diagnostic("value-devices", message, hint="spec.deploy.overrides.args must not change it; constraints.tp does")]
 

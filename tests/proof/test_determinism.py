@@ -33,6 +33,7 @@ WORLDS: dict[str, dict[str, Any]] = {
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("expected")
     assert process("build", *CHOSEN, "-o", out).code == 0
+    assert {path.split("/")[0] for path in tree(out)} == {path.stem for path in CHOSEN} and len(tree(out)) > 30
     return out
 
 

@@ -47,7 +47,8 @@ def test_paths_do_not_lead_astray(key: str, value: Any, tmp_path: Path) -> None:
         )
         ran = command("build", write_spec(home / "s.yaml", spec(**changes)), "-o", tmp_path / "out")
         # `..` may be written: it is the user's own folder; what it names still has to be what the key wants.
-        assert ran.code == 1 and re.search(r"(s\.yaml|outside\.\w+):\d+:\d+: error|error\[", ran.err), (path, ran)
+        place = r"s\.yaml:\d+:\d+: error\[|outside\.\w+:\d+(:\d+)?: error\[|s\.yaml:\d+:\d+\) names this file"
+        assert ran.code == 1 and re.search(place, ran.err), (path, ran)
         assert "s3cr3t" not in ran.err + ran.out and "Traceback" not in ran.err
         assert not (tmp_path / "out").exists()
 
@@ -154,22 +155,28 @@ def test_a_config_that_is_none(data: bytes, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+HEAD = b"arrival_s,input_tokens,output_tokens\n"
+
+
 @pytest.mark.parametrize(
-    "data",
+    ("data", "says"),
     [
-        b"", b"\n", b"{}\n", b"a,b\n1,2\n", b"arrival_s,input_tokens,output_tokens\n",
-        b"arrival_s,input_tokens,output_tokens\n1,2\n",
-        b"arrival_s,input_tokens,output_tokens\nnan,1,1\n", b"arrival_s,input_tokens,output_tokens\n0,-1,1\n", b"\xff\xff",
-        b"arrival_s,input_tokens,output_tokens\n0,1e30,1\n", b"arrival_s,input_tokens,output_tokens\n0,1,1\n", b'"' * 200_000,
-        gzip.compress(b"x")[:-4], b'{"timestamp": ' + b"[" * 100_000,
+        (b"", "trace-empty"), (b"\n", "trace-empty"), (HEAD, "trace-empty"), (b"{}\n", "trace-format"),
+        (b"a,b\n1,2\n", "trace-format"), (HEAD + b"1,2\n", "trace-line"), (HEAD + b"nan,1,1\n", "trace-line"),
+        (HEAD + b"0,-1,1\n", "trace-line"), (b"\xff\xff", "trace-file"), (HEAD + b"0,1e30,1\n", "trace-line"),
+        (HEAD + b"0,1,1\n", "trace-empty"), (b'"' * 200_000, "trace-empty"), (gzip.compress(b"x")[:-4], "trace-file"),
+        (b'{"timestamp": ' + b"[" * 100_000, "trace-line"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.csv.gz"])
-def test_a_trace_that_is_none(data: bytes, name: str, tmp_path: Path) -> None:
+def test_a_trace_that_is_none(data: bytes, says: str, name: str, tmp_path: Path) -> None:
+    """The fault stands at the trace's own line, and who named the file is told, too."""
     (tmp_path / name).write_bytes(data)
     ran = build(spec(traffic={"trace": name}), tmp_path)
-    assert ran.code in (1, 3), ran
-    assert "error[" in ran.err or "infeasible" in ran.err, ran
+    code = says if not name.endswith("gz") or not data else "trace-file"  # not compressed at all
+    assert ran.code == 1 and re.search(rf"{re.escape(name)}(:\d+)*: error\[{code}\]", ran.err), ran
+    assert re.search(r"spec\.traffic\.trace \(\S*s\.yaml:\d+:\d+\) names this file", ran.err), ran
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

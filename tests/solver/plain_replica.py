@@ -31,10 +31,13 @@ class Traffic:
     held: float
     held_std: float
     arrival_cv2: float
+    waits_freely: bool  # whether more can wait than a replica has slots
+    longest: list[tuple[float, float]]  # the longest output of a batch, by the log of the batch's size
 
 
 def traffic(problem: Problem) -> Traffic:
-    d = problem.demand
+    d, w = problem.demand, problem.workload
+    sizes = [2**i for i in range(11)]
     return Traffic(
         [float(v) for v in d.uncached_edges],
         [float(v) for v in d.total_edges],
@@ -48,6 +51,8 @@ def traffic(problem: Problem) -> Traffic:
         float(d.held_mean),
         float(d.held_std),
         float(d.arrival_cv2),
+        bool(w.rate_per_s) or (w.saturate and bool(problem.slo.bounds)),
+        [(math.log(b), float(w.osl.mean) if b == 1 else float(w.osl.quantile(b / (b + 1)))) for b in sizes],
     )
 
 
@@ -216,9 +221,10 @@ class Replica:
 
         return min(together(prompts) / (prompts * together(1.0)), 1.0)
 
-    def wait(self, service: float, busy: float) -> float:
+    def wait(self, service: float, busy: float, slots: float) -> float:
         spread = (1 + self.cv2) * (self.load.arrival_cv2 + busy**2 * self.cv2) / (1 + busy**2 * self.cv2)
-        return service * spread / (2.0 * max(1.0 - busy, 1e-9))
+        wait = service * spread / (2.0 * max(1.0 - busy, 1e-9))
+        return wait if self.load.waits_freely else min(wait, slots * service)
 
     def decode(self, n: float) -> float:
         return self.step.decode(n, self.load.held)
@@ -231,9 +237,14 @@ class Replica:
         return min(max(arrivals / -math.expm1(-max(arrivals, 1e-12)), 1.0), most)
 
     def at(self, discipline: str, level: float) -> Seen:
-        return {"prefill-first": self._first, "mixed": self._mixed, "prefill": self._prefill, "decode": self._decode}[discipline](
-            level
-        )
+        disciplines = {
+            "prefill-first": self._first,
+            "mixed": self._mixed,
+            "static": self._static,
+            "prefill": self._prefill,
+            "decode": self._decode,
+        }
+        return disciplines[discipline](level)
 
     def _first(self, n: float) -> Seen:
         step_s, gaps = self.decode(n), self.load.gaps
@@ -252,7 +263,7 @@ class Replica:
             start=self.request + step_s,
             start_mean=self.request + step_s / 2 * (1 - busy),
             busy=busy,
-            wait=self.wait(each, busy),
+            wait=self.wait(each, busy, n),
             service=self.edges,
             service_mean=self.prefill,
             gap=step_s,
@@ -296,7 +307,7 @@ class Replica:
             start=self.request + step_s,
             start_mean=self.request + step_s / 2,
             busy=busy,
-            wait=self.wait(steps * longer, busy),
+            wait=self.wait(steps * longer, busy, n),
             service=[c * s for c, s in zip(counts, times, strict=True)],
             service_mean=max(t.new_mean / room, 1.0) * longer,
             gap=step_s,
@@ -306,6 +317,41 @@ class Replica:
             stall_weights=[w / sum(weights) for w in weights],
             gap_mean=share * longer + (1 - share) * step_s,
         )
+
+    def _static(self, level: float) -> Seen:
+        """A batch runs until its longest member ends; who comes meanwhile waits for the rest of it."""
+        size = max(level, 1.0)
+        step_s = self.decode(level)
+        tokens = size * self.load.new_mean
+        s = self.step
+        prefill = s.fixed + s.gemm(tokens) + s.wire * tokens + size * (s.each + self.attention)
+        batch = prefill + max(self._longest(size) - 1.0, 0.0) * step_s
+        busy = min(level, 1.0)
+        none = [0.0] * len(EDGES)
+        return Seen(
+            rate=level / batch,
+            start=self.request,
+            start_mean=self.request,
+            busy=0.0,
+            wait=0.0,
+            # The rest of a batch is uniform over its length for those who find one running, nothing for the others.
+            service=[prefill + batch * min(max((e - (1.0 - busy)) / max(busy, 1e-12), 0.0), 1.0) for e in EDGES],
+            service_mean=prefill + busy * batch / 2.0,
+            gap=step_s,
+            gap_sd=0.0,
+            stalled=0.0,
+            stalls=none,
+            stall_weights=list(WIDTHS),
+            gap_mean=step_s,
+        )
+
+    def _longest(self, size: float) -> float:
+        """Mean of the longest output of a batch, between the sizes that are tabulated on a line over their logs."""
+        at = math.log(size)
+        for (a, low), (b, high) in itertools.pairwise(self.load.longest):
+            if at <= b:
+                return low + (high - low) * (at - a) / (b - a)
+        return self.load.longest[-1][1]
 
     def _prefill(self, busy: float) -> Seen:
         most = max(self.chunk / self.load.new_mean, 1.0)
@@ -321,7 +367,7 @@ class Replica:
             start=self.request,
             start_mean=self.request,
             busy=busy,
-            wait=self.wait(each, busy),
+            wait=self.wait(each, busy, 64.0),
             service=[a + b for a, b in zip(self.edges, self.handoff, strict=True)],
             service_mean=self.prefill + extra,
             gap=0.0,

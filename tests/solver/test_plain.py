@@ -10,7 +10,8 @@ from servegen.solve.problem import Problem
 from servegen.solve.search import search
 from servegen.solve.space import BATCH_LIMITS
 from servegen.solve.space import CHUNKS as CHUNKS_KNOWN
-from tests.solver.plain import Found, best_aggregated, best_split
+from tests.solver.plain import Found, best_aggregated
+from tests.solver.plain_split import best_split
 from tests.solver.specs import LLAMA_8B, LLAMA_70B, problem, reduced
 
 LIMITS = (1, 3, 8, 16, 32, 48, 96, 192, 384, 1024)

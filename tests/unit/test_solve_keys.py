@@ -250,16 +250,21 @@ def test_an_engine_that_cannot_split_says_so() -> None:
     assert caught.value.bound == "split"
 
 
-def test_a_closed_loop_without_bounds_fits_any_split() -> None:
-    """Users of a closed loop wait for their answers: without a bound on the wait any two servers carry them."""
-    solved(
-        {
-            "model": LLAMA_8B,
-            "traffic": f"{{concurrency: 3000, {LENGTHS}}}",
-            "constraints": "{topology: disaggregated}",
-            "pool": pool(nodes=1, per_node=4),
-        }
-    )
+@pytest.mark.parametrize("load", ["concurrency: %d", "users: {active: %d, thinkTime: 2s}"])
+def test_a_split_without_bounds_still_has_to_carry_its_closed_loop(load: str) -> None:
+    """What the pool carries is said in users; a pool that holds so many has a plan, and predicts no more than it sustains."""
+    stated = {
+        "model": LLAMA_8B,
+        "constraints": "{topology: disaggregated}",
+        "pool": pool(nodes=1, per_node=4),
+    }
+    with pytest.raises(InfeasibleError) as caught:
+        solved(stated | {"traffic": f"{{{load % 3000}, {LENGTHS}}}"})
+    assert caught.value.bound == "pool"
+    most = float(str(caught.value.best).split()[0])
+    assert 10 < most < 3000
+    plan = solved(stated | {"traffic": f"{{{load % most}, {LENGTHS}}}"})
+    assert plan.prediction.output_tokens_per_second / 256 <= plan.prediction.sustained_rate * (1 + 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -327,8 +332,11 @@ def test_a_slow_fabric_limits_what_a_split_carries() -> None:
     assert slow.prediction.load_rate * moved_per_request <= links
 
 
-def test_tensor_parallelism_does_not_span_nodes_at_nvlink_speed() -> None:
-    stated = {"constraints": "{engines: [vllm], tp: [8]}", "pool": "[{accelerator: h100, nodes: 2, perNode: 4}]"}
+@pytest.mark.parametrize("accelerator", ["h100", "l40s", "a100-pcie-80gb"])
+def test_tensor_parallelism_does_not_span_nodes_at_the_speed_of_one(accelerator: str) -> None:
+    pool = f"[{{accelerator: {accelerator}, nodes: 2, perNode: 2}}]"
+    constraints = "{engines: [vllm], topology: aggregated, tp: [4]}"
+    stated = {"model": LLAMA_8B, "traffic": f"{{rate: 0.1/s, {LENGTHS}}}", "constraints": constraints, "pool": pool}
     with pytest.raises(InfeasibleError):
         solved(stated)
 
