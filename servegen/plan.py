@@ -159,6 +159,10 @@ class PoolPlan:
     rdma_resource: str
     storage_bytes_per_s: float
 
+    def pod_devices(self, role: Role) -> int:
+        """Accelerators of one pod of ``role``: the whole replica, or a whole node of one that takes several."""
+        return min(role.devices, max(1, self.per_node))
+
 
 @dataclass(frozen=True)
 class CachePlan:
@@ -275,6 +279,10 @@ class Plan:
             if role.role == name:
                 return role
         raise KeyError(name)
+
+    def nodes(self, role: Role) -> int:
+        """Nodes that one replica of ``role`` lies on: whole ones if it is more than one."""
+        return -(-role.devices // max(1, self.pool[role.pool].per_node))
 
     @property
     def content_hash(self) -> str:
