@@ -60,8 +60,8 @@ def _launch_views(c: Context, launch: Launch) -> list[ObjectView]:
     role = c.role(launch)
     name = object_name(c.plan, launch.name)
     selector = selector_labels(c.plan, launch.name)
-    grouped = role is not None and launch.group is not None
-    views: list[ObjectView] = [leader_worker_set(c, launch, role) if grouped else deployment(c, launch), _service(c, launch)]
+    runner = deployment(c, launch) if launch.group is None else leader_worker_set(c, launch)
+    views: list[ObjectView] = [runner, _service(c, launch)]
     budget_meta = c.meta("PodDisruptionBudget", launch.name, name, launch.name)
     # Of all pods of a replica over several nodes: who evicts one of them ends them all.
     views.append(DisruptionBudgetView(budget_meta, selector, max_unavailable=1))
@@ -113,8 +113,9 @@ def deployment(c: Context, launch: Launch) -> DeploymentView:
     )
 
 
-def leader_worker_set(c: Context, launch: Launch, role: Role) -> LeaderWorkerSetView:
-    """The LeaderWorkerSet of a launch whose replicas take several nodes each."""
+def leader_worker_set(c: Context, launch: Launch) -> LeaderWorkerSetView:
+    """The LeaderWorkerSet of a launch whose replicas take several nodes each. KeyError for a launch of no role."""
+    role = c.plan.role(launch.name)
     return LeaderWorkerSetView(
         meta=c.meta("LeaderWorkerSet", launch.name, object_name(c.plan, launch.name), launch.name),
         replicas=_replicas(c, role),

@@ -12,9 +12,9 @@ import math
 from typing import Any
 
 from servegen.plan import Plan, Role
+from servegen.render.context import API_VERSIONS
 from servegen.render.names import namespace, object_name
 from servegen.render.sizing import grace_s
-from servegen.render.context import API_VERSIONS
 from servegen.render.views import Meta, ScalingView, Target
 
 #: Where the Prometheus operator serves queries in its usual namespace (the Service prometheus-operated).

@@ -56,7 +56,7 @@ class Probes:
 
 @dataclass(frozen=True)
 class PodView:
-    """A pod template. ``env`` and ``args`` are what the process shall see, ``node_args`` holds references that the kubelet expands.
+    """A pod template. ``env`` and ``args`` are what the process shall see; ``node_args`` are for the kubelet to expand.
 
     ``selector`` selects the pods of the same launch. ``probes`` None: nothing answers in this pod. ``pre_stop_s`` 0: it
     need not wait before it ends.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 from servegen.manifest import documents
-from servegen.validate.objects import FOLDER, KUSTOMIZATION, PATCHES, Manifest, Scene, mapping, sequence
+from servegen.validate.objects import FOLDER, KUSTOMIZATION, PATCHES, TEMPLATES, Manifest, Scene, mapping, sequence
 from servegen.validate.schema import NEWEST, problems
 from servegen.validate.syntax import is_label_key, is_label_value, is_name, is_service_name, minor_version
 
@@ -16,6 +16,7 @@ HASH_ANNOTATION = "servegen.dev/plan-hash"
 #: migration guide). Custom resources are served by their operator, whatever the release.
 SERVED: Mapping[str, tuple[str, tuple[int, int]]] = {
     "Deployment": ("apps/v1", (1, 9)),
+    "LeaderWorkerSet": ("leaderworkerset.x-k8s.io/v1", (0, 0)),
     "Service": ("v1", (1, 0)),
     "ServiceAccount": ("v1", (1, 0)),
     "PersistentVolumeClaim": ("v1", (1, 0)),
@@ -52,7 +53,8 @@ _GOVERNING = (
     ("tolerations", "hardware.pool[].tolerations"),
     ("nodeSelector", "hardware.pool[].nodeSelector"), (".env", "deploy.overrides.env"), (".args", "deploy.overrides.args"),
     (".image", "deploy.image"), ("olume", "deploy.modelCache"), ("storage", "deploy.modelCache"),
-    ("ngress", "deploy.networkPolicy"), ("eplica", "deploy.autoscaling"), ("startupProbe", "hardware.pool[].storage.bandwidth"),
+    ("ngress", "deploy.networkPolicy"), ("leaderWorkerTemplate.size", "constraints.tp"),
+    ("eplica", "deploy.autoscaling"), ("startupProbe", "hardware.pool[].storage.bandwidth"),
     ("progressDeadline", "hardware.pool[].storage.bandwidth"), ("etadata", "metadata.name"),
 )  # fmt: skip
 
@@ -98,21 +100,23 @@ def _check_name(scene: Scene, m: Manifest) -> None:
 
 
 def _check_labels(scene: Scene, m: Manifest) -> None:
-    places = {"metadata.labels": "metadata.name", "spec.template.metadata.labels": "metadata.name"}
-    places |= {"spec.template.spec.nodeSelector": "hardware.pool[].nodeSelector"}
+    templates = TEMPLATES.get(m.kind, ())
+    places = dict.fromkeys(("metadata.labels", *(f"{at}.metadata.labels" for at in templates)), "metadata.name")
+    places |= {f"{at}.spec.nodeSelector": "hardware.pool[].nodeSelector" for at in templates}
     for path, key in places.items():
         for name, value in mapping(m.get(path)).items():
             if not is_label_key(str(name)):
                 scene.add("label", m, path, f"{name!r} is no legal label key", key)
             elif not is_label_value(value):
                 scene.add("label", m, path, f"{name}: {value!r} is no legal label value", key)
-    for path in ("metadata.annotations", "spec.template.metadata.annotations"):
+    for path in ("metadata.annotations", *(f"{at}.metadata.annotations" for at in templates)):
         for name, value in mapping(m.get(path)).items():
             if not is_label_key(str(name)) or not isinstance(value, str):
                 scene.add("label", m, path, f"{name}: {value!r} is no legal annotation", "metadata.name")
-    if HASH_ANNOTATION in {**mapping(m.get("spec.template.metadata.annotations")), **m.pod_labels}:
-        problem = "holds the plan's hash, so that every new plan restarts all pods"
-        scene.add("hash", m, "spec.template.metadata", problem, "metadata.name")
+    for at in templates:
+        if HASH_ANNOTATION in {**mapping(m.get(f"{at}.metadata.annotations")), **mapping(m.get(f"{at}.metadata.labels"))}:
+            problem = "holds the plan's hash, so that every new plan restarts all pods"
+            scene.add("hash", m, f"{at}.metadata", problem, "metadata.name")
 
 
 def check_kustomization(scene: Scene) -> None:
