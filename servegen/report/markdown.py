@@ -60,6 +60,7 @@ def plan_markdown(
         "notes": view.lines(plan.notes),
         "kustomize": "kubernetes/kustomization.yaml" in (rendered or ()),
         "scripts": scripts,
+        "groups": [(f"launch/{r.role}.sh", n) for r in plan.choice.roles if (n := plan.nodes(r)) > 1],
         "nothing_rendered": rendered is not None and not rendered,
         "hash": plan.content_hash,
     }

@@ -161,6 +161,9 @@ def check_values(args: Sequence[Arg], plan: Plan | None = None) -> list[Diagnost
     tp = number("--tp-size", lambda v: v >= 1, "at least 1")
     for flag in ("--ep-size", "--attn-dp-size"):
         number(flag, lambda v: v >= 1 and (tp or 1) % v == 0, "a divisor of --tp-size")
+    pp = number("--pp-size", lambda v: v >= 1, "at least 1")
+    world = (tp or 1) * (pp or 1)
+    number("--nnodes", lambda v: v >= 1 and world % v == 0, "a divisor of --tp-size x --pp-size")
     heads = number("--num-attention-heads", lambda v: v >= 1, "at least 1")
     for flag in ("--num-query-groups", "--tensor-model-parallel-size"):
         number(flag, lambda v: v >= 1 and (heads or v) % v == 0, "a divisor of --num-attention-heads")
