@@ -152,7 +152,6 @@ def check_values(args: Sequence[Arg], plan: Plan | None = None) -> list[Diagnost
         message = f"--host {values['--host']}: it must be an address that others reach, such as 0.0.0.0"
         found.append(Diagnostic("value-range", message))
     number("--base-gpu-id", lambda v: v == 0, "0: a pod's accelerators are numbered from there")
-    number("--nnodes", lambda v: v == 1, "1: a server over several nodes is not built")
     number("--mem-fraction-static", lambda v: 0 < v < 1, "above 0 and below 1")
     for flag in ("--port", "--disaggregation-bootstrap-port", "--prometheus-port", "--service-discovery-port"):
         number(flag, lambda v: 1 <= v <= 65535, "a port, 1 to 65535")

@@ -135,7 +135,7 @@ SCRIPTS = (
     ({"tp-size": 2}, "the server starts 2 ranks"),
     ({"port": 0}, "1 to 65535"),
     ({"host": "127.0.0.1"}, "--host 127.0.0.1: it must be an address that others reach"),
-    ({"nnodes": 2}, "--nnodes 2: it must be 1"),
+    ({"nnodes": 2}, "a replica of this plan takes 1 node"),
     ({"base-gpu-id": 4}, "--base-gpu-id 4: it must be 0"),
     ({"data-parallel-size": 3}, "3 copies of the model take 3 accelerators, the pod has 1"),
     ({"dp-size": 3}, "3 copies of the model take 3 accelerators, the pod has 1"),
