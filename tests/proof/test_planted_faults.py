@@ -26,6 +26,7 @@ from servegen.validate.check import findings
 from servegen.validate.scripts import check_values
 from tests.proof.faults import FAULTS, SPECS, Fault
 from tests.proof.further_faults import FURTHER
+from tests.proof.group_faults import GROUP_FAULTS
 from tests.proof.harness import ROOT, command, spec, tree, write_spec
 
 KINDS = {
@@ -41,7 +42,7 @@ KINDS = {
     "role": "Role",
     "rolebinding": "RoleBinding",
 }
-ALL = (*FAULTS, *FURTHER)
+ALL = (*FAULTS, *FURTHER, *GROUP_FAULTS)
 
 
 @cache
