@@ -55,6 +55,11 @@ class Group:
     address_flag: str
     rank_flag: str
 
+    @property
+    def last_rank(self) -> int:
+        """Ranks count from 0, the leader's."""
+        return self.nodes - 1
+
     def args(self, place: Place) -> tuple[Arg, ...]:
         """The flags of the process at ``place``."""
         return (Arg(self.address_flag, (f"{place.address}:{self.port}",)), Arg(self.rank_flag, (place.rank,)))
