@@ -158,10 +158,15 @@ class PoolPlan:
     rdma: bool
     rdma_resource: str
     storage_bytes_per_s: float
+    others: Mapping[str, int] = field(default_factory=dict)  # in a fleet: accelerators of a server -> other members' servers
 
-    def pod_devices(self, role: Role) -> int:
-        """Accelerators of one pod of ``role``: the whole replica, or a whole node of one that takes several."""
-        return min(role.devices, max(1, self.per_node))
+    def nodes_of(self, devices: int) -> int:
+        """Nodes that a replica of ``devices`` lies on: whole ones if it is more than one."""
+        return -(-devices // max(1, self.per_node))
+
+    def pod_devices(self, devices: int) -> int:
+        """Accelerators of one pod of such a replica: all of them, or a whole node's."""
+        return min(devices, max(1, self.per_node))
 
 
 @dataclass(frozen=True)
@@ -281,8 +286,8 @@ class Plan:
         raise KeyError(name)
 
     def nodes(self, role: Role) -> int:
-        """Nodes that one replica of ``role`` lies on: whole ones if it is more than one."""
-        return -(-role.devices // max(1, self.pool[role.pool].per_node))
+        """Nodes that one replica of ``role`` lies on."""
+        return self.pool[role.pool].nodes_of(role.devices)
 
     @property
     def content_hash(self) -> str:
@@ -322,7 +327,12 @@ def dumps(plan: Any, indent: int | None = 2) -> str:
 
 def loads(text: str) -> Plan:
     """The inverse of :func:`dumps`. Raises ValueError, KeyError or TypeError on anything that is not a plan."""
-    return _build(Plan, json.loads(text))
+    return parsed(Plan, text)
+
+
+def parsed(kind: type[T], text: str) -> T:
+    """The inverse of :func:`dumps` for any frozen dataclass of plain fields. Raises as :func:`loads`."""
+    return _build(kind, json.loads(text))
 
 
 def _build(kind: type[T], value: Any) -> T:

@@ -25,8 +25,11 @@ def surge_fits(plan: Plan, role: Role) -> bool:
     """
     pool = plan.pool[role.pool]
     users = [r for r in plan.choice.roles if r.pool == role.pool]
-    counts = [(pool.pod_devices(r), plan.nodes(r) * peak_replicas(plan, r)) for r in users]
-    grain = reduce(math.gcd, (size for size, _ in counts))
-    blocking = math.ceil((pool.per_node - pool.pod_devices(role) + 1) / grain) * grain
-    blocked = sum(n for size, n in counts if size >= blocking) + sum(n * s for s, n in counts if s < blocking) // blocking
-    return pool.nodes - blocked >= plan.nodes(role)
+    replicas = [(r.devices, peak_replicas(plan, r)) for r in users]
+    replicas += [(int(size), count) for size, count in pool.others.items()]
+    pods = [(pool.pod_devices(size), pool.nodes_of(size) * count) for size, count in replicas]
+    need, over = pool.pod_devices(role.devices), pool.nodes_of(role.devices)
+    grain = reduce(math.gcd, (size for size, _ in pods))
+    blocking = math.ceil((pool.per_node - need + 1) / grain) * grain
+    blocked = sum(n for size, n in pods if size >= blocking) + sum(n * s for s, n in pods if s < blocking) // blocking
+    return pool.nodes - blocked >= over

@@ -17,6 +17,7 @@ from servegen.errors import Diagnostic, InfeasibleError, ServegenError, SpecErro
 if TYPE_CHECKING:
     from servegen.plan import Plan
     from servegen.report.blocks import Block
+    from servegen.spec.fleet import LoadedFleet
     from servegen.spec.load import LoadedSpec
 
 STDIN = "-"
@@ -25,18 +26,18 @@ _IS_SPEC = re.compile(r"""^["']?apiVersion["']?:\s*["']?servegen\b""", re.MULTIL
 
 @dataclass(frozen=True)
 class Source:
-    """One spec, or the reason why there is none. ``file`` is as the user gave it."""
+    """One spec or fleet, or the reason why there is none. ``file`` is as the user gave it."""
 
     file: str
-    loaded: LoadedSpec | None
+    loaded: LoadedSpec | LoadedFleet | None
     error: UserError | None = None
 
     @property
     def name(self) -> str:
         return self.loaded.name if self.loaded is not None else ""
 
-    def need(self) -> LoadedSpec:
-        """The spec. Raises the error that stands in its place."""
+    def need(self) -> LoadedSpec | LoadedFleet:
+        """The spec or fleet. Raises the error that stands in its place."""
         if self.loaded is None:
             raise self.error or ValueError(f"{self.file} holds neither a spec nor an error")
         return self.loaded
@@ -92,15 +93,16 @@ def _files(path: str) -> list[str]:
 
 def _load(file: str) -> list[Source]:
     if file == STDIN:
-        from servegen.spec.load import loads
+        from servegen.spec.fleet import loads_either
 
         try:
-            return [Source(file, spec) for spec in loads(sys.stdin.buffer.read(), "<stdin>")]
+            specs, errors = loads_either(sys.stdin.buffer.read(), "<stdin>")
         except UserError as error:
             return [Source(file, None, error)]
-    from servegen.compile import load
+    else:
+        from servegen.compile import load
 
-    specs, errors = load(Path(file))
+        specs, errors = load(Path(file))
     return [Source(file, spec) for spec in specs] + [Source(file, None, error) for error in errors]
 
 

@@ -111,7 +111,7 @@ def _resources(c: Context, role: Role | None) -> tuple[dict[str, str], dict[str,
         return {"cpu": sizing.ROUTER_CPU, **memory}, memory, 0
     pool = c.plan.pool[role.pool]
     size = sizing.pod_size(role, pool)
-    both = {"memory": sizing.mib(size.memory_bytes), pool.resource: str(pool.pod_devices(role))}
+    both = {"memory": sizing.mib(size.memory_bytes), pool.resource: str(pool.pod_devices(role.devices))}
     if _uses_rdma(c, role) and pool.rdma_resource:
         both[pool.rdma_resource] = "1"
     return {"cpu": size.cpu, **both}, both, size.shm_bytes
@@ -187,7 +187,7 @@ def _placement(c: Context, role: Role | None) -> Literal["spread", "pack", "any"
         return "spread"
     if c.plan.nodes(role) > 1:
         return "any"
-    sizes = {c.plan.pool[r.pool].pod_devices(r) for r in c.plan.choice.roles if r.pool == role.pool}
+    sizes = {c.plan.pool[r.pool].pod_devices(r.devices) for r in c.plan.choice.roles if r.pool == role.pool}
     if len(sizes) == 1:
         return "spread"
     return "any" if role.devices == max(sizes) else "pack"

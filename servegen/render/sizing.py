@@ -64,7 +64,7 @@ def pod_size(role: Role, pool: PoolPlan) -> PodSize:
     other replicas leave room: the files are mapped and their pages can be reclaimed, so less makes a start slower, not
     impossible.
     """
-    per_node, devices = max(pool.per_node, 1), pool.pod_devices(role)
+    per_node, devices = max(pool.per_node, 1), pool.pod_devices(role.devices)
     share = devices / per_node * NODE_SHARE
     cpus = pool.node_cpus * share if pool.node_cpus else FALLBACK_CPUS * devices * NODE_SHARE
     cpus = min(cpus, CPUS_PER_DEVICE * devices)

@@ -66,9 +66,14 @@ def plan_markdown(
         "nothing_rendered": rendered is not None and not rendered,
         "hash": plan.content_hash,
     }
+    filters(env)
+    return env.render(TEMPLATE, context)
+
+
+def filters(env: TemplateEnvironment) -> None:
+    """Teach the environment what the pages' templates call: ``md``, ``code`` and ``grid``."""
     for name, function in (("md", escape), ("code", code), ("grid", grid)):
         env.jinja.filters[name] = function
-    return env.render(TEMPLATE, context)
 
 
 def escape(text: object, start: bool = True) -> str:

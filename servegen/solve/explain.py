@@ -242,13 +242,13 @@ def flips(
     return tuple(out)
 
 
-def under_the_band(problem: Problem, chosen: Candidate, best: Candidate | None) -> Flip:
-    """What is chosen (``best``) when every prediction is as wrong as its band allows."""
+def under_the_band(problem: Problem, chosen: Candidate, best: Candidate | None, where: str = "in the pool") -> Flip:
+    """What is chosen (``best``) of what there is ``where`` when every prediction is as wrong as its band allows."""
     ends = [far_end(problem.model, chosen.engine.facts, k.facts, problem.allowed_weights) for k in chosen.kinds]
     factors = {metric: max(end[metric] for end in ends) for metric in ("itl", "ttft")}
     case = f"At the pessimistic end of the band (ITL x {factors['itl']:.2f}, TTFT x {factors['ttft']:.2f})"
     if best is None:
-        return Flip("constraints.confidence", f"{case} nothing in the pool meets the bounds.")
+        return Flip("constraints.confidence", f"{case} nothing {where} meets the bounds.")
     if best.name == chosen.name and best.devices == chosen.devices:
         return Flip("constraints.confidence", f"{case} the choice stays the same.")
     change = (

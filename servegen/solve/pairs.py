@@ -50,7 +50,7 @@ def disaggregated(problem: Problem, engine: EngineOption, kinds: tuple[Kind, Kin
         found += [best] if best else []
     most = 0.0 if found else max((pair.most() for pair in pairs), default=0.0)
     if not problem.open_loop and not problem.saturate and problem.objective != "throughput":
-        found = [_turning(problem, c) for c in found]
+        found = [turning(problem, c) for c in found]
     missed = max(sorted(late), key=lambda b: late[b], default="")
     return Outcome(tuple(found), searched, 4 if found else 3, most, None, missed)
 
@@ -290,7 +290,7 @@ def joined(problem: Problem, pre: Block, pre_row: Index, dec: Block, dec_row: In
     return combine(DISCIPLINES["prefill"](p_rows, d, p_level), DISCIPLINES["decode"](d_rows, d, d_level))
 
 
-def _turning(problem: Problem, c: Candidate) -> Candidate:
+def turning(problem: Problem, c: Candidate) -> Candidate:
     """The same candidate at the rate at which its closed loop really turns."""
     first, second = c.roles
     pre, dec = np.array([first.row]), np.array([second.row])
