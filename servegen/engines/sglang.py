@@ -9,7 +9,7 @@ from servegen.engines import sglang_router
 from servegen.engines.contract import Contract, contract_name, load_contract, require
 from servegen.engines.launch import Arg, Group, Launch, Place, Probes
 from servegen.engines.overrides import environment, merge, value_of
-from servegen.engines.startup import require_whole_nodes
+from servegen.engines.startup import require_whole_nodes, startup_budget_s
 from servegen.errors import Diagnostic, UserError
 from servegen.plan import Plan, Role
 
@@ -109,7 +109,7 @@ def _args(plan: Plan, role: Role) -> tuple[Arg, ...]:
         ("--port", PORT),
         ("--tp-size", role.tp),
         ("--pp-size", role.pp if role.pp > 1 else ""),
-        ("--nnodes", plan.nodes(role) if plan.nodes(role) > 1 else ""),
+        *_nodes(plan, role),
         # Attention-DP inside the TP group; --dp-size would start whole copies of the model.
         ("--attn-dp-size", role.dp if role.dp > 1 else ""),
         ("--ep-size", role.ep if role.ep > 1 else ""),
@@ -124,6 +124,16 @@ def _args(plan: Plan, role: Role) -> tuple[Arg, ...]:
         ("--enable-metrics", None),
     ]
     return tuple(Arg(flag, () if value is None else (str(value),)) for flag, value in flags if value != "")
+
+
+def _nodes(plan: Plan, role: Role) -> list[tuple[str, str | int | None]]:
+    """How many processes make a replica, and how long they wait for one another.
+
+    Left to itself torch gives up after 10 minutes (NCCL's default), in which a node may still pull the image or read
+    weights. A collective that hangs later is noticed by the engine's own watchdog (--watchdog-timeout).
+    """
+    nodes = plan.nodes(role)
+    return [("--nnodes", nodes), ("--dist-timeout", int(startup_budget_s(plan, role)))] if nodes > 1 else []
 
 
 def _scheduling(plan: Plan, role: Role) -> list[tuple[str, str | int | None]]:

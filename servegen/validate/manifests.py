@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from servegen.manifest import documents
-from servegen.validate.objects import FOLDER, KUSTOMIZATION, PATCHES, TEMPLATES, Manifest, Scene, mapping, sequence
+from servegen.validate.objects import FOLDER, KUSTOMIZATION, PATCHES, TEMPLATES, Manifest, Scene, dig, mapping, sequence
 from servegen.validate.schema import NEWEST, problems
 from servegen.validate.syntax import is_label_key, is_label_value, is_name, is_service_name, minor_version
 
@@ -148,6 +148,15 @@ def _compare_lists(scene: Scene, field: str, listed: list[str], there: set[str])
         scene.add_file("kustomization", KUSTOMIZATION, f"{field} lists a file twice", key)
 
 
+def _lost_by(patch: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """What a patch takes from the containers of a group: no list of a custom resource has a key by which it is merged."""
+    for at in TEMPLATES["LeaderWorkerSet"] if patch.get("kind") == "LeaderWorkerSet" else ():
+        for i, container in enumerate(sequence(dig(patch, f"{at}.spec.containers"))):
+            lost = [field for field in ("image", "command", "args", "resources") if field not in mapping(container)]
+            if lost:
+                yield f"{at}.spec.containers[{i}]", ", ".join(lost)
+
+
 def _check_patch(scene: Scene, path: str, known: set[tuple[str, str]]) -> None:
     key = "deploy.overrides.patches"
     release = minor_version(scene.plan.deploy.kubernetes_version)
@@ -163,6 +172,9 @@ def _check_patch(scene: Scene, path: str, known: set[tuple[str, str]]) -> None:
         if not isinstance(patch, Mapping):
             scene.add_file("patch", path, "is no strategic merge patch (an object with kind and metadata.name)", key)
         elif target in known:
+            for path_, lost in _lost_by(patch):
+                problem = f"kustomize replaces lists of a custom resource whole: this container loses its {lost}"
+                scene.add_file("patch", path, f"{target[0]}/{target[1]}: {path_}: {problem}", key)
             for path_, problem in problems(patch, target[0], release or NEWEST, partial=True):
                 scene.add_file("patch", path, f"{target[0]}/{target[1]}: {path_}: {problem}", key)
         else:

@@ -56,6 +56,9 @@ def test_a_replica_of_several_nodes_says_how_many(tp: int, pp: int, nodes: str |
     launch = launches(plan)["serve"]
     flags = {a.flag: a.values for a in launch.args}
     assert flags.get("--nnodes") == (None if nodes is None else (nodes,))
+    # Nodes wait for one another as long as a start may take, not for torch's 10 minutes.
+    budget = str(int(startup_budget_s(plan, plan.role("serve"))))
+    assert flags.get("--dist-timeout") == (None if nodes is None else (budget,))
     assert "--node-rank" not in flags and "--dist-init-addr" not in flags, "each node has its own"
     assert launch.nodes == plan.nodes(plan.role("serve")) == int(nodes or 1)
     added = launch.at(Place("10.0.0.1", "1")).argv()[len(launch.argv()) :]
@@ -239,6 +242,17 @@ def test_the_page_says_how_each_node_is_started() -> None:
     assert "kubernetes-sigs/lws" in two and "kubernetes-sigs/lws" in mixed
     assert "nodes" not in one.split("## Why")[0] and "LEADER_ADDRESS" not in one and "lws" not in one
     assert "\n\n\n" not in two + mixed + one
+
+
+@pytest.mark.parametrize("part", ["leader", "worker"])
+def test_a_patch_of_a_group_may_not_lose_a_container(part: str) -> None:
+    """Kustomize merges lists by name only where it knows the kind; of a custom resource it takes the patch's."""
+    head = "kind: LeaderWorkerSet\nmetadata: {name: llama-chat-serve}\nspec: {leaderWorkerTemplate: {%sTemplate: {spec: %s}}}\n"
+    lists = {"{containers: [{name: serve, imagePullPolicy: Always}]}": "loses its image, command, args, resources"}
+    for spec, says in (lists | {"{schedulerName: volcano}": "", "{tolerations: [{operator: Exists}]}": ""}).items():
+        plan = replace(TWO, deploy=replace(TWO.deploy, patches=(("p.yaml", head % (part, spec)),)))
+        found = [d.message for d in findings(plan, render(plan)) if d.code == "bundle-patch"]
+        assert [says in message for message in found] == ([True] if says else []), found
 
 
 def test_an_unknown_shape_is_a_finding_and_no_fault_of_ours() -> None:
