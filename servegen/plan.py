@@ -171,6 +171,14 @@ class PoolPlan:
     storage_bytes_per_s: float
     others: Mapping[str, int] = field(default_factory=dict)  # in a fleet: accelerators of a server -> other members' servers
 
+    def nodes_of(self, devices: int) -> int:
+        """Nodes that a replica of ``devices`` lies on: whole ones if it is more than one."""
+        return -(-devices // max(1, self.per_node))
+
+    def pod_devices(self, devices: int) -> int:
+        """Accelerators of one pod of such a replica: all of them, or a whole node's."""
+        return min(devices, max(1, self.per_node))
+
 
 @dataclass(frozen=True)
 class CachePlan:
@@ -288,6 +296,10 @@ class Plan:
             if role.role == name:
                 return role
         raise KeyError(name)
+
+    def nodes(self, role: Role) -> int:
+        """Nodes that one replica of ``role`` lies on."""
+        return self.pool[role.pool].nodes_of(role.devices)
 
     @property
     def content_hash(self) -> str:

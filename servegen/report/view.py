@@ -44,13 +44,19 @@ def roles(plan: Plan) -> Table:
     )  # fmt: skip
     rows = [
         (
-            role.role, role.accelerator, role.weights, role.kv, parallelism(role), str(role.replicas), str(role.spares),
+            role.role, role.accelerator, role.weights, role.kv, spread(plan, role), str(role.replicas), str(role.spares),
             str(role.total_devices), count(role.max_running_requests), count(role.chunked_prefill_size),
             count(role.context_length),
         )
         for role in plan.choice.roles
     ]
     return table(headers, rows, left=5)
+
+
+def spread(plan: Plan, role: Role) -> str:
+    """``tp8 pp2 on 2 nodes``: the degrees of parallelism, and the nodes of a replica that takes more than one."""
+    nodes = plan.nodes(role)
+    return f"{parallelism(role)} on {nodes} nodes" if nodes > 1 else parallelism(role)
 
 
 def parallelism(role: Role) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from servegen.validate.containers import POD
 from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
 
 _GROUP = "rbac.authorization.k8s.io"
@@ -18,16 +17,16 @@ def check_access(scene: Scene) -> None:
         _check_role(scene, m)
     for m in scene.of_kind("RoleBinding"):
         _check_binding(scene, m)
-    for m in scene.deployments:
+    for m in scene.pods:
         launch = scene.launch(m)
         if launch is None:
             continue
         if launch.role is not None and m.pod.get("automountServiceAccountToken") is not False:
             problem = "a server asks nothing of the Kubernetes API and needs no token of it"
-            scene.add("security", m, f"{POD}.automountServiceAccountToken", problem, "deploy.overrides.patches")
+            scene.add("security", m, f"{m.pod_path}.automountServiceAccountToken", problem, "deploy.overrides.patches")
         if launch.role is None and str(m.pod.get("serviceAccountName")) not in _bound(scene):
             problem = f"no RoleBinding gives {m.pod.get('serviceAccountName')!r} the Role to watch pods"
-            scene.add("reference", m, f"{POD}.serviceAccountName", problem, "constraints.topology")
+            scene.add("reference", m, f"{m.pod_path}.serviceAccountName", problem, "constraints.topology")
 
 
 def _bound(scene: Scene) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from servegen.engines.launch import Launch
+from servegen.engines.launch import IN_POD, Launch
 from servegen.manifest import unescape_variables
 from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
 from servegen.validate.syntax import image_problem, is_name, is_port, is_port_name, is_variable, quantity
@@ -13,38 +13,38 @@ from servegen.validate.syntax import image_problem, is_name, is_port, is_port_na
 _SECRET_NAME = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY|PRIVATE_KEY)$", re.IGNORECASE)
 _SECRET_FLAG = re.compile(r"--(.*-)?(api-key|token|password|secret|ssl-keyfile-password)")
 _HANDLERS = ("httpGet", "tcpSocket", "exec", "grpc")
-POD = "spec.template.spec"
 
 
 def check_containers(scene: Scene) -> None:
-    """Every container of every Deployment, those that run before the others included."""
-    for m in scene.deployments:
+    """Every container of every pod, those that run before the others included."""
+    for m in scene.pods:
         if not m.containers:
-            scene.add("container", m, f"{POD}.containers", "there is none", "deploy.image")
+            scene.add("container", m, f"{m.pod_path}.containers", "there is none", "deploy.image")
         first = [mapping(c) for c in sequence(m.pod.get("initContainers"))]
         for i, container in enumerate(m.containers):
-            _check_container(scene, m, f"{POD}.containers[{i}]", container)
-            _check_ports(scene, m, f"{POD}.containers[{i}]", container)
+            _check_container(scene, m, f"{m.pod_path}.containers[{i}]", container)
+            _check_ports(scene, m, f"{m.pod_path}.containers[{i}]", container)
         for i, container in enumerate(first):
-            _check_container(scene, m, f"{POD}.initContainers[{i}]", container)
+            _check_container(scene, m, f"{m.pod_path}.initContainers[{i}]", container)
         _check_names(scene, m, [*first, *m.containers])
         launch = scene.launch(m)
         if launch is not None and m.containers:
-            _check_listening(scene, m, launch)
+            if not m.is_worker:
+                _check_listening(scene, m, launch)
             _check_devices(scene, m, [*m.containers[1:], *first])
 
 
 def _check_names(scene: Scene, m: Manifest, containers: list[Any]) -> None:
     names = [str(c.get("name")) for c in containers]
     for name in sorted({n for n in names if not is_name(n)}):
-        scene.add("name", m, f"{POD}.containers[].name", f"{name!r} is no RFC 1123 label", "deploy.overrides.patches")
+        scene.add("name", m, f"{m.pod_path}.containers[].name", f"{name!r} is no RFC 1123 label", "deploy.overrides.patches")
     for name in sorted({n for n in names if names.count(n) > 1}):
-        scene.add("container", m, f"{POD}.containers[].name", f"{name!r} is there twice", "deploy.overrides.patches")
+        scene.add("container", m, f"{m.pod_path}.containers[].name", f"{name!r} is there twice", "deploy.overrides.patches")
 
 
 def _check_listening(scene: Scene, m: Manifest, launch: Launch) -> None:
     """What the process of the first container listens on must be declared, and be what the probes ask."""
-    path = f"{POD}.containers[0]"
+    path = f"{m.pod_path}.containers[0]"
     declared = {str(mapping(p).get("name")): mapping(p).get("containerPort") for p in sequence(m.containers[0].get("ports"))}
     for port in sorted({launch.port, launch.metrics_port or launch.port}):
         if port not in declared.values():
@@ -81,11 +81,11 @@ def _check_devices(scene: Scene, m: Manifest, others: list[Any]) -> None:
     known = {pool.resource, *([pool.rdma_resource] if pool.rdma_resource else [])} if pool is not None else set()
     for name in sorted(k for k in mapping(dig(m.containers[0], "resources.limits")) if "/" in k and k not in known):
         problem = f"{name}: the nodes of the plan's pool have no such resource"
-        scene.add("devices", m, f"{POD}.containers[0].resources", problem, "hardware.pool[].resource")
+        scene.add("devices", m, f"{m.pod_path}.containers[0].resources", problem, "hardware.pool[].resource")
     for container in others:
         for name in sorted(k for k in mapping(dig(container, "resources.limits")) if "/" in k):
             problem = f"{container.get('name')} takes {name}, which the plan gives to {m.containers[0].get('name')} alone"
-            scene.add("devices", m, f"{POD}.containers[].resources", problem, "constraints.tp")
+            scene.add("devices", m, f"{m.pod_path}.containers[].resources", problem, "constraints.tp")
 
 
 def _check_container(scene: Scene, m: Manifest, path: str, container: Any) -> None:
@@ -135,6 +135,11 @@ def _check_ports(scene: Scene, m: Manifest, path: str, container: Any) -> None:
         scene.add("port", m, f"{path}.ports", "a name or a number is there twice", "deploy.overrides.args")
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         body = mapping(container.get(probe))
+        if m.is_worker and body:
+            problem = "asks a pod that only helps its leader, and answers nothing"
+            scene.add("probe", m, f"{path}.{probe}", problem, "constraints.engines")
+        if m.is_worker:
+            continue
         if not body:
             scene.add("probe", m, f"{path}.{probe}", "is missing", "constraints.engines")
             continue
@@ -185,6 +190,7 @@ def _check_resources(scene: Scene, m: Manifest, path: str, resources: Any) -> No
 
 
 def _check_words(scene: Scene, m: Manifest, path: str, container: Any) -> None:
+    references = node_words(scene, m)
     env = [mapping(e) for e in sequence(container.get("env"))]
     names = [str(e.get("name")) for e in env]
     if len(set(names)) < len(names):
@@ -205,7 +211,8 @@ def _check_words(scene: Scene, m: Manifest, path: str, container: Any) -> None:
         _check_literal(scene, m, f"{path}.env", entry.get("value", ""), "deploy.overrides.env")
     words = [w for key in ("command", "args") for w in sequence(container.get(key))]
     for word in words:
-        _check_literal(scene, m, f"{path}.args", word, "deploy.overrides.args")
+        if word not in references:
+            _check_literal(scene, m, f"{path}.args", word, "deploy.overrides.args")
         if isinstance(word, str) and _SECRET_FLAG.fullmatch(word.partition("=")[0]):
             scene.add(
                 "secret",
@@ -224,6 +231,14 @@ def _check_literal(scene: Scene, m: Manifest, path: str, word: Any, key: str) ->
         unescape_variables(word)
     except ValueError as error:
         scene.add("word", m, path, f"{error}; a literal dollar is written twice", key)
+
+
+def node_words(scene: Scene, m: Manifest) -> tuple[str, ...]:
+    """The words of the planned command that the kubelet shall expand: what only the node of a pod knows."""
+    launch = scene.launch(m)
+    if launch is None or launch.group is None or m.kind != "LeaderWorkerSet":
+        return ()
+    return tuple(word for arg in launch.group.args(IN_POD) for word in arg.values)
 
 
 def literal(word: Any) -> Any:

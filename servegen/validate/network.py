@@ -14,16 +14,17 @@ _DNS = 53
 
 
 def check_network(scene: Scene) -> None:
-    """Every NetworkPolicy by itself, and the router's way to its servers."""
+    """Every NetworkPolicy by itself, the router's way to its servers, and between the pods of one replica."""
     for m in scene.of_kind("NetworkPolicy"):
         _check_policy(scene, m)
         _check_peers(scene, m)
     _check_way(scene)
+    _check_group(scene)
 
 
 def selected(scene: Scene, selector: Any) -> list[Manifest]:
-    """The Deployments whose pods a label selector selects."""
-    return [d for d in scene.deployments if admits(selector, d.pod_labels)]
+    """The pods that a label selector selects."""
+    return [d for d in scene.pods if admits(selector, d.pod_labels)]
 
 
 def _rules(m: Manifest, field: str) -> list[Mapping[str, Any]]:
@@ -55,7 +56,7 @@ def _check_port(scene: Scene, m: Manifest, field: str, port: Mapping[str, Any], 
     if end is not None and not (is_port(number) and is_port(end) and end >= number):
         scene.add("port", m, path, f"the range {number} to {end} is none", _KEY)
     for pod in pods if field == "ingress" and end is None else ():
-        if number not in [p.get(k) for p in pod.ports for k in ("containerPort", "name")]:
+        if not pod.is_worker and number not in [p.get(k) for p in pod.ports for k in ("containerPort", "name")]:
             scene.add("port", m, path, f"{number} is no port of {pod.name}", _KEY)
 
 
@@ -112,30 +113,47 @@ def _opens(rule: Mapping[str, Any], number: int, names: set[str]) -> bool:
 
 def _check_way(scene: Scene) -> None:
     """A router that is not let out, or servers that do not let it in, serve nobody."""
-    router = next((d for d in scene.deployments if (x := scene.launch(d)) is not None and x.role is None), None)
+    router = next((d for d in scene.runners if (x := scene.launch(d)) is not None and x.role is None), None)
     if router is None:
         return
-    for server in scene.deployments:
+    for server in scene.runners:
         launch = scene.launch(server)
         if launch is None or launch.role is None:
             continue
         names = {str(p.get("name")) for p in server.ports if p.get("containerPort") == launch.port}
-        for field, side, here, there in (("ingress", "from", server, router), ("egress", "to", router, server)):
-            policies = [
-                m
-                for m in scene.of_kind("NetworkPolicy")
-                if admits(m.get("spec.podSelector"), here.pod_labels)
-                and field.capitalize() in sequence(m.get("spec.policyTypes"))
-            ]
-            through = [
-                rule
-                for m in policies
-                for rule in _rules(m, field)
-                if _opens(rule, launch.port, names) and _reaches(sequence(rule.get(side)), there)
-            ]
-            if policies and not through:
+        for field, here, there in (("ingress", server, router), ("egress", router, server)):
+            if (shut := _shut(scene, field, here, there, launch.port, names)) is not None:
                 way = f"{router.name} may not reach port {launch.port} of {server.name}"
-                scene.add("network", policies[0], f"spec.{field}", way, _KEY)
+                scene.add("network", shut, f"spec.{field}", way, _KEY)
+
+
+def _check_group(scene: Scene) -> None:
+    """The processes of a replica over several nodes meet at one port, and then talk over ports that they choose."""
+    pods = [m for m in scene.pods if m.kind == "LeaderWorkerSet"]
+    for here, there in ((a, b) for a in pods for b in pods if a.path == b.path):
+        for field in ("ingress", "egress"):
+            if (shut := _shut(scene, field, here, there, None, set())) is not None:
+                way = f"the pods of a replica of {here.name} may not reach each other on every port"
+                scene.add("network", shut, f"spec.{field}", way, _KEY)
+                return
+
+
+def _shut(
+    scene: Scene, field: str, here: Manifest, there: Manifest, port: int | None, names: set[str]
+) -> Manifest | None:
+    """The policy of the pod ``here`` that keeps it from ``there``, None if none does; ``port`` None means every one."""
+    policies = [
+        m
+        for m in scene.of_kind("NetworkPolicy")
+        if admits(m.get("spec.podSelector"), here.pod_labels)
+        and field.capitalize() in sequence(m.get("spec.policyTypes"))
+    ]
+    side = "from" if field == "ingress" else "to"
+    for rule in (rule for m in policies for rule in _rules(m, field)):
+        through = not sequence(rule.get("ports")) if port is None else _opens(rule, port, names)
+        if through and _reaches(sequence(rule.get(side)), there):
+            return None
+    return policies[0] if policies else None
 
 
 def _reaches(peers: list[Any], pod: Manifest) -> bool:

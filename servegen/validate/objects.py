@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from servegen.bundle import Bundle
@@ -35,12 +35,21 @@ def dig(node: Any, path: str) -> Any:
     return node
 
 
+#: Where kinds that run pods keep their pod templates; of a LeaderWorkerSet the leader's first.
+_GROUP = "spec.leaderWorkerTemplate"
+TEMPLATES: Mapping[str, tuple[str, ...]] = {
+    "Deployment": ("spec.template",),
+    "LeaderWorkerSet": (f"{_GROUP}.leaderTemplate", f"{_GROUP}.workerTemplate"),
+}
+
+
 @dataclass(frozen=True)
 class Manifest:
-    """One document of one file under ``kubernetes/``."""
+    """One document of one file under ``kubernetes/``, seen from one of its pod templates where it has more than one."""
 
     path: str
     body: Mapping[str, Any]
+    template: str = "spec.template"
 
     @property
     def kind(self) -> str:
@@ -60,11 +69,20 @@ class Manifest:
 
     @property
     def pod_labels(self) -> Labels:
-        return mapping(self.get("spec.template.metadata.labels"))
+        return mapping(self.get(f"{self.template}.metadata.labels"))
+
+    @property
+    def pod_path(self) -> str:
+        return f"{self.template}.spec"
 
     @property
     def pod(self) -> Mapping[str, Any]:
-        return mapping(self.get("spec.template.spec"))
+        return mapping(self.get(self.pod_path))
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether this is a pod that only helps its leader."""
+        return self.template == TEMPLATES["LeaderWorkerSet"][1]
 
     @property
     def containers(self) -> list[Mapping[str, Any]]:
@@ -72,11 +90,11 @@ class Manifest:
 
     @property
     def ports(self) -> list[Mapping[str, Any]]:
-        """All container ports of a Deployment."""
+        """All container ports of a pod."""
         return [mapping(p) for c in self.containers for p in sequence(c.get("ports"))]
 
     def port_names(self) -> set[str]:
-        """Names of all container ports of a Deployment."""
+        """Names of all container ports of a pod."""
         return {str(p.get("name")) for p in self.ports}
 
 
@@ -95,17 +113,23 @@ class Scene:
         return [m for m in self.manifests if m.kind in kinds]
 
     @property
-    def deployments(self) -> list[Manifest]:
-        return self.of_kind("Deployment")
+    def pods(self) -> list[Manifest]:
+        """Every pod template: one of a Deployment, two of a LeaderWorkerSet."""
+        return [replace(m, template=at) for m in self.manifests for at in TEMPLATES.get(m.kind, ())]
 
-    def launch(self, deployment: Manifest) -> Launch | None:
-        """The launch that a Deployment runs, by its component label."""
-        component = deployment.pod_labels.get("app.kubernetes.io/component")
+    @property
+    def runners(self) -> list[Manifest]:
+        """What runs a launch, seen from the pod that serves."""
+        return [m for m in self.pods if not m.is_worker]
+
+    def launch(self, pod: Manifest) -> Launch | None:
+        """The launch that a pod runs, by its component label."""
+        component = pod.pod_labels.get("app.kubernetes.io/component")
         return next((x for x in self.launches if x.name == component), None)
 
-    def role(self, deployment: Manifest) -> Role | None:
-        """The plan's role that a Deployment runs; None for the router."""
-        launch = self.launch(deployment)
+    def role(self, pod: Manifest) -> Role | None:
+        """The plan's role that a pod runs; None for the router."""
+        launch = self.launch(pod)
         if launch is None or launch.role is None:
             return None
         return next((r for r in self.plan.choice.roles if r.role == launch.role), None)

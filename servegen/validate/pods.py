@@ -1,38 +1,49 @@
-"""Checks of a Deployment and its pods against the plan: selector, rollout, command, resources, time limits, security."""
+"""Checks of what runs a launch and of its pods against the plan: selector, rollout, command, resources, time limits, security."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from servegen.engines.launch import Launch
+from servegen.engines.launch import IN_POD, Launch
 from servegen.plan import Role
-from servegen.validate.containers import POD, literal
+from servegen.validate.containers import literal, node_words
 from servegen.validate.objects import Manifest, Scene, admits, dig, mapping, sequence
 from servegen.validate.syntax import quantity
 
 _MAX_GRACE_S = 3600
 _VERSION_LABEL = "app.kubernetes.io/version"
+_ROLLOUT = {
+    "Deployment": "spec.strategy.rollingUpdate",
+    "LeaderWorkerSet": "spec.rolloutStrategy.rollingUpdateConfiguration",
+}
 _DEFAULT_SHM_BYTES = 64 * 2**20  # what a container has without an emptyDir
 
 
-def check_deployments(scene: Scene) -> None:
-    """Every Deployment by itself and against its role in the plan, and that each launch has one."""
-    for m in scene.deployments:
-        _check_selector(scene, m)
-        _check_rollout(scene, m)
+def check_pods(scene: Scene) -> None:
+    """Every pod by itself and against its role in the plan, and that each launch has what runs it."""
+    for m in scene.pods:
+        if m.kind == "Deployment":
+            _check_selector(scene, m)
+        if not m.is_worker:
+            _check_rollout(scene, m)
         _check_pod(scene, m)
         role, launch = scene.role(m), scene.launch(m)
         if launch is not None and m.containers:
             _check_command(scene, m, launch, m.containers[0])
         if role is not None and m.containers:
             _check_role(scene, m, role, m.containers[0])
-    covered = [launch.name for m in scene.deployments if (launch := scene.launch(m)) is not None]
+            if not m.is_worker:
+                _check_replicas(scene, m, role)
+    covered = [(launch.name, m.kind) for m in scene.runners if (launch := scene.launch(m)) is not None]
     for launch in scene.launches:
-        if covered.count(launch.name) != 1:
-            problem = f"{covered.count(launch.name)} Deployments run {launch.name}, one must"
-            scene.add_file("launch", f"kubernetes/deployment-{launch.name}.yaml", problem, "constraints.topology")
+        kind = "LeaderWorkerSet" if launch.group is not None else "Deployment"
+        runs = [k for name, k in covered if name == launch.name]
+        if runs != [kind]:
+            problem = f"{len(runs)} objects run {launch.name} ({', '.join(runs) or 'none'}), one {kind} must"
+            scene.add_file("launch", f"kubernetes/{kind.lower()}-{launch.name}.yaml", problem, "constraints.topology")
 
 
 def _check_selector(scene: Scene, m: Manifest) -> None:
@@ -40,7 +51,7 @@ def _check_selector(scene: Scene, m: Manifest) -> None:
     if not mapping(mapping(selector).get("matchLabels")) or not admits(selector, m.pod_labels):
         scene.add("selector", m, path, "is no subset of the pod template's labels", "metadata.name")
         return
-    others = [d.name for d in scene.deployments if d is not m and admits(selector, d.pod_labels)]
+    others = [d.name for d in scene.pods if d != m and admits(selector, d.pod_labels)]
     if others:
         scene.add("selector", m, path, f"selects the pods of {', '.join(others)}, too", "metadata.name")
     if _VERSION_LABEL in mapping(m.get(path)):
@@ -49,7 +60,7 @@ def _check_selector(scene: Scene, m: Manifest) -> None:
 
 
 def _check_rollout(scene: Scene, m: Manifest) -> None:
-    path, key = "spec.strategy.rollingUpdate", "hardware.pool"
+    path, key = _ROLLOUT.get(m.kind, ""), "hardware.pool"
     if m.get("spec.paused"):
         scene.add("rollout", m, "spec.paused", "no rollout would ever begin", "deploy.overrides.patches")
     if m.get("spec.strategy.type") == "Recreate":
@@ -68,6 +79,8 @@ def _check_rollout(scene: Scene, m: Manifest) -> None:
         return
     pool = scene.plan.pool[role.pool]
     used = sum(r.total_devices for r in scene.plan.choice.roles if r.pool == role.pool)
+    if m.get(f"{path}.partition"):
+        scene.add("rollout", m, f"{path}.partition", "keeps replicas below it on the old plan", "deploy.overrides.patches")
     if lost == 0 and pool.nodes * pool.per_node - used < role.devices:
         problem = f"the pool has no {role.devices} accelerators left for a surge pod: the rollout would wait for ever"
         scene.add("rollout", m, path, problem, key)
@@ -84,27 +97,30 @@ def _pods(value: Any, replicas: int, rounded: Callable[[float], int]) -> int | N
 def _check_pod(scene: Scene, m: Manifest) -> None:
     for name in ("hostNetwork", "hostPID", "hostIPC"):
         if m.pod.get(name):
-            scene.add("security", m, f"{POD}.{name}", "opens the node to the pod", "deploy.overrides.patches")
+            scene.add("security", m, f"{m.pod_path}.{name}", "opens the node to the pod", "deploy.overrides.patches")
     if dig(m.pod, "securityContext.seccompProfile.type") not in ("RuntimeDefault", "Localhost"):
         scene.add(
             "security",
             m,
-            f"{POD}.securityContext.seccompProfile",
+            f"{m.pod_path}.securityContext.seccompProfile",
             "must be RuntimeDefault",
             "deploy.overrides.patches",
         )
     account = m.pod.get("serviceAccountName")
     if account not in [a.name for a in scene.of_kind("ServiceAccount")]:
         scene.add(
-            "reference", m, f"{POD}.serviceAccountName", f"there is no ServiceAccount {account!r}", "metadata.name"
+            "reference", m, f"{m.pod_path}.serviceAccountName", f"there is no ServiceAccount {account!r}", "metadata.name"
         )
 
 
 def _check_command(scene: Scene, m: Manifest, launch: Launch, container: Any) -> None:
     """The planned command must be what the container runs; words before it (a profiler) or behind it are the template's."""
-    path = f"{POD}.containers[0]"
-    words = [literal(w) for key in ("command", "args") for w in sequence(container.get(key))]
-    planned = list(launch.argv())
+    path = f"{m.pod_path}.containers[0]"
+    references = node_words(scene, m)
+    words = [w for key in ("command", "args") for w in sequence(container.get(key))]
+    words = [_Reference(w) if w in references else literal(w) for w in words]
+    fixed = len(launch.argv())
+    planned = [_Reference(w) if i >= fixed and w in references else w for i, w in enumerate(launch.at(IN_POD).argv())]
     starts = [i for i, word in enumerate(words) if word == planned[0]] or [0]
     misses = [next((k for k, word in enumerate(planned) if words[i + k : i + k + 1] != [word]), None) for i in starts]
     if None not in misses:
@@ -118,16 +134,28 @@ def _check_command(scene: Scene, m: Manifest, launch: Launch, container: Any) ->
             scene.add("command", m, f"{path}.env", f"{name} is {env.get(name)!r}, planned: {value!r}", "deploy.overrides.env")
 
 
+@dataclass(frozen=True)
+class _Reference:
+    """A word that the kubelet expands, which is another than the same letters in themselves."""
+
+    word: str
+
+    def __repr__(self) -> str:
+        return f"{self.word!r}, to be expanded"
+
+
 def _check_role(scene: Scene, m: Manifest, role: Role, container: Any) -> None:
     """What the plan says of the pods of one role."""
-    plan, pool = scene.plan, scene.plan.pool[role.pool]
-    here = f"{POD}.containers[0]"
+    pool = scene.plan.pool[role.pool]
+    here = f"{m.pod_path}.containers[0]"
+    world, over = role.tp * role.pp, scene.plan.nodes(role) if m.kind == "LeaderWorkerSet" else 1
     for where in ("requests", "limits"):
         count = quantity(mapping(dig(container, f"resources.{where}")).get(pool.resource))
-        if count != role.tp * role.pp:
-            problem = f"{pool.resource}: {count}, the replica takes tp x pp = {role.tp * role.pp}"
+        if count is None or count * over != world:
+            share = f", {world // over} on each of {over} nodes" if over > 1 else ""
+            problem = f"{pool.resource}: {count}, the replica takes tp x pp = {world}{share}"
             scene.add("devices", m, f"{here}.resources.{where}", problem, "constraints.tp")
-    if role.devices > pool.per_node:
+    if role.devices > pool.per_node * over:
         problem = f"a pod of {role.devices} accelerators fits no node of {pool.per_node}"
         scene.add("devices", m, f"{here}.resources", problem, "hardware.pool[].perNode")
     memory = quantity(mapping(dig(container, "resources.requests")).get("memory"))
@@ -137,7 +165,12 @@ def _check_role(scene: Scene, m: Manifest, role: Role, container: Any) -> None:
         )
     _check_shm(scene, m, role, container, memory)
     _check_startup(scene, m, role, container)
-    _check_grace(scene, m, role, container)
+    if not m.is_worker:
+        _check_grace(scene, m, role, container)
+
+
+def _check_replicas(scene: Scene, m: Manifest, role: Role) -> None:
+    plan = scene.plan
     replicas = m.get("spec.replicas")
     scaled = any(
         dig(s.body, "spec.scaleTargetRef.name") == m.name
@@ -163,7 +196,7 @@ def _check_role(scene: Scene, m: Manifest, role: Role, container: Any) -> None:
 
 
 def _check_shm(scene: Scene, m: Manifest, role: Role, container: Any, memory: Any) -> None:
-    if role.tp <= 1:
+    if min(role.devices, scene.plan.pool[role.pool].per_node) <= 1:
         return
     mount = next(
         (mapping(x) for x in sequence(container.get("volumeMounts")) if mapping(x).get("mountPath") == "/dev/shm"), {}
@@ -173,15 +206,15 @@ def _check_shm(scene: Scene, m: Manifest, role: Role, container: Any, memory: An
     )
     if dig(volume, "emptyDir.medium") != "Memory":
         problem = f"tp {role.tp} exchanges through /dev/shm, which needs an emptyDir in memory (the default has 64 MiB)"
-        scene.add("shm", m, f"{POD}.volumes", problem, "constraints.tp")
+        scene.add("shm", m, f"{m.pod_path}.volumes", problem, "constraints.tp")
         return
     size = quantity(dig(volume, "emptyDir.sizeLimit"))
     if size is not None and size <= _DEFAULT_SHM_BYTES:
         problem = f"{float(size / 2**20):g} MiB is no more than the default"
-        scene.add("shm", m, f"{POD}.volumes", problem, "hardware.pool[].memory")
+        scene.add("shm", m, f"{m.pod_path}.volumes", problem, "hardware.pool[].memory")
     if size is not None and memory is not None and size >= memory:
         scene.add(
-            "shm", m, f"{POD}.volumes", "/dev/shm is as large as the memory it is charged to", "hardware.pool[].memory"
+            "shm", m, f"{m.pod_path}.volumes", "/dev/shm is as large as the memory it is charged to", "hardware.pool[].memory"
         )
 
 
@@ -195,9 +228,9 @@ def _check_startup(scene: Scene, m: Manifest, role: Role, container: Any) -> Non
     storage = scene.plan.pool[role.pool].storage_bytes_per_s
     if storage > 0 and budget_s < role.checkpoint_bytes / storage:
         problem = f"gives {budget_s} s, reading the weights alone takes {role.checkpoint_bytes / storage:.0f} s"
-        scene.add("startup", m, f"{POD}.containers[0].startupProbe", problem, "hardware.pool[].storage.bandwidth")
+        scene.add("startup", m, f"{m.pod_path}.containers[0].startupProbe", problem, "hardware.pool[].storage.bandwidth")
     deadline = m.get("spec.progressDeadlineSeconds")
-    if not isinstance(deadline, int) or deadline <= budget_s:
+    if m.kind == "Deployment" and (not isinstance(deadline, int) or deadline <= budget_s):
         problem = f"is {deadline!r}, a pod may take {budget_s} s to start"
         scene.add("rollout", m, "spec.progressDeadlineSeconds", problem, "hardware.pool[].storage.bandwidth")
 
@@ -210,11 +243,11 @@ def _check_grace(scene: Scene, m: Manifest, role: Role, container: Any) -> None:
         sleep = int(words[1]) if len(words) == 2 and words[0] == "sleep" and str(words[1]).isdigit() else None
     if not isinstance(sleep, int) or sleep < 1:
         problem = "no sleep: requests that still arrive while endpoints are updated would be refused"
-        scene.add("grace", m, f"{POD}.containers[0].lifecycle.preStop", problem, "deploy.overrides.patches")
+        scene.add("grace", m, f"{m.pod_path}.containers[0].lifecycle.preStop", problem, "deploy.overrides.patches")
         sleep = 0
     plan = scene.plan
     decode_s = plan.traffic.longest_output * plan.prediction.itl.p99 if role.role != "prefill" else 0.0
     needed = min(_MAX_GRACE_S, sleep + decode_s)
     if not isinstance(grace, int) or grace < needed:
         problem = f"is {grace!r}; the sleep and the longest decode take {needed:.0f} s"
-        scene.add("grace", m, f"{POD}.terminationGracePeriodSeconds", problem, "traffic.osl")
+        scene.add("grace", m, f"{m.pod_path}.terminationGracePeriodSeconds", problem, "traffic.osl")

@@ -29,7 +29,7 @@ def check_references(scene: Scene) -> None:
 
 
 def _selected(scene: Scene, selector: Mapping[str, Any]) -> list[Manifest]:
-    return [d for d in scene.deployments if selects(selector, d.pod_labels)]
+    return [d for d in scene.pods if selects(selector, d.pod_labels)]
 
 
 def _require_pods(scene: Scene, m: Manifest, path: str) -> list[Manifest]:
@@ -39,8 +39,21 @@ def _require_pods(scene: Scene, m: Manifest, path: str) -> list[Manifest]:
     return pods
 
 
+def _require_serving(scene: Scene, m: Manifest, path: str) -> list[Manifest]:
+    """The pods that are selected, which must be such as answer requests."""
+    pods = _require_pods(scene, m, path)
+    for pod in pods:
+        if pod.is_worker:
+            problem = f"selects pods of {pod.name} that only help their leader: nothing answers there"
+            scene.add("selector", m, path, problem, "metadata.name")
+    return [pod for pod in pods if not pod.is_worker]
+
+
 def _check_service(scene: Scene, m: Manifest) -> None:
-    pods = _require_pods(scene, m, "spec.selector")
+    pods = _require_serving(scene, m, "spec.selector")
+    if m.name in [g.name for g in scene.of_kind("LeaderWorkerSet")]:
+        problem = f"the controller of LeaderWorkerSet {m.name} makes a headless Service of this name, by which its pods meet"
+        scene.add("name", m, "metadata.name", problem, "metadata.name")
     ports = [mapping(p) for p in sequence(m.get("spec.ports"))]
     if not ports:
         scene.add("port", m, "spec.ports", "there is none", "deploy.overrides.args")
@@ -87,7 +100,8 @@ def _check_budget(scene: Scene, m: Manifest) -> None:
         scene.add("budget", m, "spec", problem, "constraints.spareReplicas")
         return
     least = m.get("spec.minAvailable")
-    planned = [r.total_replicas for d in _selected(scene, mapping(m.get("spec.selector.matchLabels"))) if (r := scene.role(d))]
+    pods = _selected(scene, mapping(m.get("spec.selector.matchLabels")))
+    planned = [r.total_replicas * scene.plan.nodes(r) for d in pods if (r := scene.role(d))]
     all_of_them = isinstance(least, int) and any(least >= n for n in planned)
     if m.get("spec.maxUnavailable") == "100%":
         problem = "every pod may be evicted at once: it protects nothing"
@@ -103,8 +117,14 @@ def _check_budget(scene: Scene, m: Manifest) -> None:
 
 
 def _check_cover(scene: Scene) -> None:
-    """A pod under two budgets cannot be evicted at all (the eviction API refuses it)."""
-    for d in scene.deployments:
+    """A pod under two budgets cannot be evicted at all (the eviction API refuses it); under none, its replica goes with it."""
+    for budget in scene.of_kind("PodDisruptionBudget"):
+        covered = {(d.name, d.is_worker) for d in scene.pods if admits(budget.get("spec.selector"), d.pod_labels)}
+        for d in scene.pods:
+            if d.is_worker and (d.name, False) in covered and (d.name, True) not in covered:
+                problem = f"leaves out the workers of {d.name}: who evicts one ends its replica"
+                scene.add("budget", budget, "spec.selector", problem, "metadata.name")
+    for d in scene.pods:
         over = [b for b in scene.of_kind("PodDisruptionBudget") if admits(b.get("spec.selector"), d.pod_labels)]
         for budget in over[1:]:
             problem = f"covers the pods of {d.name}, which {over[0].name} does already: neither lets them be evicted"
@@ -112,7 +132,7 @@ def _check_cover(scene: Scene) -> None:
 
 
 def _check_monitor(scene: Scene, m: Manifest) -> None:
-    pods = _require_pods(scene, m, "spec.selector.matchLabels")
+    pods = _require_serving(scene, m, "spec.selector.matchLabels")
     endpoints = [mapping(e) for e in sequence(m.get("spec.podMetricsEndpoints"))]
     if not endpoints:
         scene.add("port", m, "spec.podMetricsEndpoints", "there is none", "deploy.monitoring")
@@ -171,16 +191,20 @@ def _check_discovery(scene: Scene) -> None:
     router = next((launch for launch in scene.launches if launch.role is None), None)
     if router is None:
         return
-    home = next((d for d in scene.deployments if scene.launch(d) is router), None)
+    home = next((d for d in scene.runners if scene.launch(d) is router), None)
     if home is None:
         return
     for arg in router.args:
         if arg.flag in ("--prefill-selector", "--decode-selector", "--selector"):
             wanted = dict(word.partition("=")[::2] for word in arg.values)
-            found = {x.name for d in _selected(scene, wanted) if (x := scene.launch(d)) is not None}
+            pods = _selected(scene, wanted)
+            found = {x.name for d in pods if (x := scene.launch(d)) is not None}
             role = arg.flag.removeprefix("--").removesuffix("-selector")
             if role not in found and not (role == "--selector" and found):
                 problem = f"{arg.flag} selects {', '.join(sorted(found)) or 'no pods'}"
+                scene.add("discovery", home, "spec.template.spec.containers[0].args", problem, "metadata.name")
+            if any(pod.is_worker for pod in pods):
+                problem = f"{arg.flag} finds pods that only help their leader: requests sent there are lost"
                 scene.add("discovery", home, "spec.template.spec.containers[0].args", problem, "metadata.name")
         elif arg.flag == "--service-discovery-namespace" and arg.values != (home.namespace,):
             problem = f"the router looks for servers in {' '.join(arg.values)!r}, they are in {home.namespace!r}"

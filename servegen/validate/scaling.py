@@ -9,8 +9,8 @@ from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
 from servegen.validate.syntax import quantity
 
 _KEY = "deploy.autoscaling"
-#: A pod's name as a ReplicaSet makes it of its Deployment's.
-_POD_SUFFIX = "-6d4cf56db6-x7k2q"
+#: Of what can be scaled: its apiVersion, and how the name of a pod that serves goes on behind its own.
+_TARGETS = {"Deployment": ("apps/v1", "-6d4cf56db6-x7k2q"), "LeaderWorkerSet": ("leaderworkerset.x-k8s.io/v1", "-0")}
 _METRIC = re.compile(r"\b([a-zA-Z_]\w*):\w+")
 _LABEL = re.compile(r"\b(namespace|pod)\s*(=~|=)\s*\"((?:[^\"\\]|\\.)*)\"")
 
@@ -26,7 +26,7 @@ def check_scaling(scene: Scene) -> None:
         else:
             _check_metrics(scene, m)
     targets = [dig(s.body, "spec.scaleTargetRef.name") for s in scalers]
-    for m in scene.deployments:
+    for m in scene.runners:
         if targets.count(m.name) > 1:
             scene.add("scaling", m, "spec.replicas", "two autoscalers own the count", _KEY)
 
@@ -36,18 +36,20 @@ def _check_scaler(scene: Scene, m: Manifest) -> None:
     names = ("minReplicas", "maxReplicas") if hpa else ("minReplicaCount", "maxReplicaCount")
     low, high = (m.get(f"spec.{n}") for n in names)
     target = m.get("spec.scaleTargetRef.name")
-    deployment = next((d for d in scene.deployments if d.name == target), None)
-    if deployment is None or m.get("spec.scaleTargetRef.kind") not in (None, "Deployment"):
-        scene.add("reference", m, "spec.scaleTargetRef", f"there is no Deployment {target!r}", "deploy.autoscaling")
-    if m.get("spec.scaleTargetRef.apiVersion") not in (None, "apps/v1"):
-        problem = f"is {m.get('spec.scaleTargetRef.apiVersion')!r}, a Deployment is apps/v1"
+    kind = str(m.get("spec.scaleTargetRef.kind") or "Deployment")
+    runner = next((d for d in scene.runners if (d.kind, d.name) == (kind, target)), None)
+    if runner is None:
+        scene.add("reference", m, "spec.scaleTargetRef", f"there is no {kind} {target!r}", "deploy.autoscaling")
+    version = _TARGETS.get(kind, ("", ""))[0]
+    if version and m.get("spec.scaleTargetRef.apiVersion") not in (None, version):
+        problem = f"is {m.get('spec.scaleTargetRef.apiVersion')!r}, a {kind} is {version}"
         scene.add("reference", m, "spec.scaleTargetRef.apiVersion", problem, _KEY)
     if not isinstance(low, int) or not isinstance(high, int) or not 1 <= low <= high:
         problem = f"min {low!r}, max {high!r}: 1 <= min <= max is needed"
         scene.add("scaling", m, f"spec.{names[0]}", problem, "traffic.trough")
-    elif deployment is not None and (role := scene.role(deployment)) is not None:
-        pool = scene.plan.pool[role.pool]
-        most = pool.nodes * (pool.per_node // max(role.devices, 1))
+    elif runner is not None and (role := scene.role(runner)) is not None:
+        pool, over = scene.plan.pool[role.pool], scene.plan.nodes(role)
+        most = pool.nodes // over if over > 1 else pool.nodes * (pool.per_node // max(role.devices, 1))
         if high > most:
             problem = f"is {high}, the pool holds {most} replicas of {role.devices} accelerators"
             scene.add("scaling", m, f"spec.{names[1]}", problem, "hardware.pool")
@@ -87,9 +89,10 @@ def _check_query(scene: Scene, m: Manifest, path: str, query: Any) -> None:
         scene.add("scaling", m, path, "there is none", _KEY)
         return
     _check_series(scene, m, path, query)
+    suffix = _TARGETS.get(str(m.get("spec.scaleTargetRef.kind") or "Deployment"), ("", ""))[1]
     for label, how, value in _LABEL.findall(query):
         text = value.replace("\\\\", "\\")
-        wanted = m.namespace if label == "namespace" else f"{m.get('spec.scaleTargetRef.name')}{_POD_SUFFIX}"
+        wanted = m.namespace if label == "namespace" else f"{m.get('spec.scaleTargetRef.name')}{suffix}"
         try:
             met = text == wanted if how == "=" else re.fullmatch(text, wanted) is not None
         except re.error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from servegen.validate.containers import POD
 from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
 from servegen.validate.syntax import is_name, quantity
 
@@ -10,8 +9,8 @@ _KEY = "deploy.modelCache"
 
 
 def check_volumes(scene: Scene) -> None:
-    """Volumes and mounts of every Deployment, and every claim that is created."""
-    for m in scene.deployments:
+    """Volumes and mounts of every pod, and every claim that is created."""
+    for m in scene.pods:
         _check_volumes(scene, m)
         _check_sources(scene, m)
         if scene.role(m) is not None and m.containers:
@@ -30,29 +29,30 @@ def _check_volumes(scene: Scene, m: Manifest) -> None:
         scene.add(
             "volume",
             m,
-            f"{POD}.containers[].volumeMounts",
+            f"{m.pod_path}.containers[].volumeMounts",
             f"mounts {name!r}, which is no volume of the pod",
             "deploy.modelCache",
         )
     for name in sorted(set(names) - set(mounted)):
-        scene.add("volume", m, f"{POD}.volumes", f"{name!r} is mounted nowhere", "deploy.modelCache")
+        scene.add("volume", m, f"{m.pod_path}.volumes", f"{name!r} is mounted nowhere", "deploy.modelCache")
     for path in sorted({str(x.get("mountPath")) for x in mounts}):
         if not path.startswith("/"):
-            scene.add("volume", m, f"{POD}.containers[].volumeMounts", f"{path!r} is no absolute path", "deploy.modelCache")
+            problem = f"{path!r} is no absolute path"
+            scene.add("volume", m, f"{m.pod_path}.containers[].volumeMounts", problem, "deploy.modelCache")
     paths = [[str(mapping(x).get("mountPath")) for x in sequence(c.get("volumeMounts"))] for c in containers]
     for what, seen in (("volumes", names), *(("volumeMounts", p) for p in paths)):
         if len(set(seen)) < len(seen):
-            scene.add("volume", m, f"{POD}.{what}", "one is there twice", "deploy.modelCache")
+            scene.add("volume", m, f"{m.pod_path}.{what}", "one is there twice", "deploy.modelCache")
     claims = [*(c.name for c in scene.of_kind("PersistentVolumeClaim")), scene.plan.deploy.cache.claim]
     for volume in volumes:
         claim = dig(volume, "persistentVolumeClaim.claimName")
         if claim is not None and claim not in claims:
             problem = f"the claim {claim!r} is neither in the bundle nor the spec's"
-            scene.add("reference", m, f"{POD}.volumes", problem, "deploy.modelCache.claim")
+            scene.add("reference", m, f"{m.pod_path}.volumes", problem, "deploy.modelCache.claim")
         size = dig(volume, "emptyDir.sizeLimit")
         if size is not None and quantity(size) is None:
             scene.add(
-                "quantity", m, f"{POD}.volumes.emptyDir.sizeLimit", f"{size!r} is no quantity", "deploy.modelCache"
+                "quantity", m, f"{m.pod_path}.volumes.emptyDir.sizeLimit", f"{size!r} is no quantity", "deploy.modelCache"
             )
 
 
@@ -60,14 +60,14 @@ def _check_sources(scene: Scene, m: Manifest) -> None:
     for volume in (mapping(v) for v in sequence(m.pod.get("volumes"))):
         name = str(volume.get("name"))
         if not is_name(name):
-            scene.add("name", m, f"{POD}.volumes", f"{name!r} is no RFC 1123 label", _KEY)
+            scene.add("name", m, f"{m.pod_path}.volumes", f"{name!r} is no RFC 1123 label", _KEY)
         sources = sorted(set(volume) - {"name"})
         if len(sources) > 1:
-            scene.add("volume", m, f"{POD}.volumes", f"{name!r} is {' and '.join(sources)} at once", _KEY)
+            scene.add("volume", m, f"{m.pod_path}.volumes", f"{name!r} is {' and '.join(sources)} at once", _KEY)
         host = dig(volume, "hostPath.path")
         if host is not None and host != scene.plan.deploy.cache.host_path:
             problem = f"{name!r} opens {host} of the node to the pod"
-            scene.add("security", m, f"{POD}.volumes", problem, f"{_KEY}.hostPath")
+            scene.add("security", m, f"{m.pod_path}.volumes", problem, f"{_KEY}.hostPath")
 
 
 def _check_cache(scene: Scene, m: Manifest) -> None:
@@ -79,7 +79,7 @@ def _check_cache(scene: Scene, m: Manifest) -> None:
     mount = next((x for x in mounts if x.get("mountPath") == home), None)
     if home is None:
         return
-    path = f"{POD}.containers[0].volumeMounts"
+    path = f"{m.pod_path}.containers[0].volumeMounts"
     if mount is None:
         scene.add("volume", m, path, f"nothing is mounted at {home}, where HF_HUB_CACHE points: every pod downloads anew", _KEY)
         return

@@ -170,7 +170,7 @@ FURTHER: tuple[Fault, ...] = (
     Fault("budget maxUnavailable 100%", "one", BUDGET, put("spec.maxUnavailable", "100%"),
           "budget", "spec.maxUnavailable", "constraints.spareReplicas", "every pod may be evicted at once: it protects nothing"),
     Fault("scaler of a StatefulSet", "one", SCALER, put("spec.scaleTargetRef.kind", "StatefulSet"),
-          "reference", "spec.scaleTargetRef", "deploy.autoscaling", "there is no Deployment 'chat-serve'"),
+          "reference", "spec.scaleTargetRef", "deploy.autoscaling", "there is no StatefulSet 'chat-serve'"),
     Fault("scaler apiVersion of target", "one", SCALER, put("spec.scaleTargetRef.apiVersion", "apps/v1beta1"),
           "reference", "spec.scaleTargetRef.apiVersion", "deploy.autoscaling", "is 'apps/v1beta1'"),
     Fault("hpa apiVersion of target", "split", HPA, put("spec.scaleTargetRef.apiVersion", "extensions/v1beta1"),

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from servegen.compile import Result, compile_spec
+from servegen.engines.launch import IN_SCRIPT
 from servegen.engines.registry import get_engine
 from servegen.errors import InfeasibleError
 from servegen.manifest import documents
@@ -60,7 +61,7 @@ def prove(results: list[Result], scripts: Path) -> Counter[str]:
         for launch in get_engine(plan.choice.engine).launches(plan) if launched else ():
             script = bundle.files[f"launch/{launch.name}.sh"]
             if launch.role is not None:
-                assert parse_script(script).argv == launch.argv(), name
+                assert parse_script(script).argv == launch.at(IN_SCRIPT).argv(), name
             file = scripts / f"{bundle.name}-{launch.name}.sh"
             file.write_text(script, encoding="utf-8")
             files.append(file)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-8b-speculative, plan 28d412246cffda3b. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-8b-speculative, plan 8d7fb0d97b76b2e6. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-8b-speculative on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
