@@ -11,8 +11,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from servegen.codec import dumps, read_as
 from servegen.errors import (
     BundleError,
     Diagnostic,
@@ -23,15 +24,25 @@ from servegen.errors import (
     UserError,
     Where,
 )
-from servegen.plan import Plan, dumps, loads
+from servegen.plan import Plan, loads
 
 if TYPE_CHECKING:
     from servegen.bundle import Bundle
     from servegen.emit import Change
     from servegen.solve.problem import Problem
+    from servegen.spec.fleet import LoadedFleet
     from servegen.spec.load import LoadedSpec
 
 T = TypeVar("T")
+
+
+class Locked(Protocol):
+    """A plan, or that of a fleet."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def inputs(self) -> Mapping[str, str]: ...
 
 
 @dataclass(frozen=True)
@@ -49,11 +60,14 @@ class Result:
     changes: tuple[Change, ...] = ()
 
 
-def load(path: Path) -> tuple[list[LoadedSpec], list[UserError]]:
-    """The specs of one file, a document each, and what is wrong with the others; from here on each goes its own way."""
-    from servegen.spec.load import load_all
+def load(path: Path) -> tuple[list[LoadedSpec | LoadedFleet], list[UserError]]:
+    """The specs and fleets of one file, a document each, and what is wrong with the others; from here on each goes its own way.
 
-    return load_all([path])
+    A fleet goes down the stages of :mod:`servegen.compile_fleet`.
+    """
+    from servegen.spec.fleet import load_either
+
+    return load_either([path])
 
 
 def resolve(result: Result) -> Result:
@@ -71,9 +85,11 @@ def plan(result: Result) -> Result:
     plan is as it was verified, or was not.
     Raises InfeasibleError; StaleError if the lock does not belong to these inputs.
     """
-    problem = _made(result.problem, "resolve")
+    problem = made(result.problem, "resolve")
     if result.locked is not None:
-        _refuse_stale(result.loaded, result.locked, problem.inputs)
+        engines = result.loaded.spec.spec.constraints.engines
+        other = result.locked.choice.engine not in engines or result.locked.name != result.loaded.name
+        refuse_stale(result.loaded.file, result.locked, problem.inputs, other)
         return replace(result, plan=result.locked)
     from servegen.solve.search import solve
 
@@ -92,7 +108,7 @@ def render(result: Result) -> Result:
     from servegen.render.environment import Environment
     from servegen.report.markdown import TEMPLATE, plan_markdown
 
-    chosen = _made(result.plan, "plan")
+    chosen = made(result.plan, "plan")
     bundle = render(chosen, result.templates)
     replaced = overridden(chosen) if bundle.files else ()
     page = plan_markdown(chosen, Environment(result.templates), bundle.files, replaced)
@@ -104,7 +120,7 @@ def validate(result: Result) -> Result:
     """Prove the bundle: schemas, references between objects, flags against the engine's contract, shell syntax."""
     from servegen.validate.check import validate
 
-    chosen, bundle = _made(result.plan, "plan"), _made(result.bundle, "render")
+    chosen, bundle = made(result.plan, "plan"), made(result.bundle, "render")
     return replace(result, bundle=validate(chosen, bundle))
 
 
@@ -112,7 +128,7 @@ def emit(result: Result) -> Result:
     """The bundle into ``out/<name>/``, all of it or nothing."""
     from servegen.emit import write
 
-    changes = write(_made(result.out, "out"), _made(result.bundle, "validate"))
+    changes = write(made(result.out, "out"), made(result.bundle, "validate"))
     return replace(result, changes=tuple(changes))
 
 
@@ -144,15 +160,21 @@ def compile_spec(
         raise ValueError(f"there is no stage {until!r}; the stages are {', '.join(names)}")
     result = Result(loaded, templates, locked, out, verify)
     for _, stage in STAGES[1 : names.index(until) + 1]:
-        try:
-            result = stage(result)
-        except (RenderError, BundleError, NotBuiltError) as error:
-            raise type(error)(_located(loaded, d) for d in error.diagnostics) from error
-        except UserError as error:
-            if type(error) is not UserError:
-                raise
-            raise UserError(_located(loaded, d) for d in error.diagnostics) from error
+        result = run(stage, result)
     return result
+
+
+def run(stage: Callable[[Result], Result], result: Result) -> Result:
+    """One stage; what it finds without knowing the spec's lines is told with them."""
+    loaded = result.loaded
+    try:
+        return stage(result)
+    except (RenderError, BundleError, NotBuiltError) as error:
+        raise type(error)(_located(loaded, d) for d in error.diagnostics) from error
+    except UserError as error:
+        if type(error) is not UserError:
+            raise
+        raise UserError(_located(loaded, d) for d in error.diagnostics) from error
 
 
 def _located(loaded: LoadedSpec, found: Diagnostic) -> Diagnostic:
@@ -182,13 +204,20 @@ def _spec_key(written: str) -> str:
 
 def read_locked(out: Path, name: str) -> Plan:
     """The plan in ``out/<name>/plan.lock.json``. Raises EmitError if there is none or it is no plan of this version."""
-    from servegen.emit import PLAN_LOCK, read_plan_lock
+    from servegen.emit import PLAN_LOCK
 
-    text = read_plan_lock(out, name)
+    return read_lock(out, name, PLAN_LOCK, loads)
+
+
+def read_lock(out: Path, name: str, file: str, read: Callable[[str], T]) -> T:
+    """A lock in ``out/<name>/``. Raises EmitError if it is not there or ``read`` cannot read it."""
+    from servegen.emit import read_plan_lock
+
+    text = read_plan_lock(out, name, file)
     try:
-        return loads(text)
-    except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
-        where = Where(str(out / name / PLAN_LOCK))
+        return read_as(read, text)
+    except ValueError as error:
+        where = Where(str(out / name / file))
         message = f"this is no plan that servegen can read: {error}"
         raise EmitError(Diagnostic("bad-lock", message, where, "build once without --locked")) from error
 
@@ -206,16 +235,18 @@ def was_verified(out: Path, name: str) -> bool:
         return False
 
 
-def _refuse_stale(loaded: LoadedSpec, locked: Plan, inputs: Mapping[str, str]) -> None:
-    """Raise StaleError unless the lock was made from these very inputs."""
+def refuse_stale(file: str, locked: Locked, inputs: Mapping[str, str], other: bool = False) -> None:
+    """Raise StaleError unless the lock was made from these very inputs; ``other`` where it names what the spec does not."""
     differing = sorted(name for name in {*locked.inputs, *inputs} if locked.inputs.get(name) != inputs.get(name))
+    if other:
+        differing.append("the spec (another name or engine)")
     if differing:
         message = f"{locked.name}: the locked plan was made from other inputs: {', '.join(differing)}"
         hint = "build without --locked to solve again"
-        raise StaleError(Diagnostic("stale-lock", message, Where(loaded.file), hint))
+        raise StaleError(Diagnostic("stale-lock", message, Where(file), hint))
 
 
-def _made(value: T | None, stage: str) -> T:
+def made(value: T | None, stage: str) -> T:
     if value is None:
         raise ValueError(f"this stage needs what {stage!r} makes")
     return value

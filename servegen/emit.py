@@ -101,9 +101,9 @@ def diff(root: Path, bundle: Bundle) -> str:
     return "".join(parts)
 
 
-def read_plan_lock(root: Path, name: str) -> str:
+def read_plan_lock(root: Path, name: str, file: str = PLAN_LOCK) -> str:
     """The text of ``root/<name>/plan.lock.json``. Raises EmitError if it is not there or cannot be read."""
-    path = root / name / PLAN_LOCK
+    path = root / name / file
     if not path.is_file():
         message = "there is no locked plan to render"
         raise EmitError(Diagnostic("no-lock", message, Where(str(path)), "build once without --locked"))

@@ -25,6 +25,7 @@ from servegen.errors import Diagnostic, ServegenError, StaleError, Where
 if TYPE_CHECKING:
     from servegen.bundle import Bundle
     from servegen.compile import Result
+    from servegen.compile_fleet import FleetResult
 
 SHOWN_FILES = 6
 
@@ -47,7 +48,8 @@ def build(
 ) -> int:
     """Solve, render, validate and write out/<name>/."""
     format_of(format, ("text", "json", "github", "sarif"))
-    from servegen.compile import STAGES, compile_spec, read_locked, was_verified
+    from servegen.compile import STAGES, was_verified
+    from servegen.compile_fleet import compile_either
     from servegen.report.diagnostics import Finding
     from servegen.report.diagnostics import text as diagnostics_text
 
@@ -62,10 +64,10 @@ def build(
     def one(source: Source) -> None:
         """Take one spec as far as was asked. Raises ServegenError."""
         loaded = source.need()
-        lock = read_locked(out, source.name) if locked else None
         # A tree is compared with one that is made the way it was.
         before = not (verify or locked) and was_verified(out, source.name)
-        result = compile_spec(loaded, until, templates, lock, out, verify or (before and (check or diff)))
+        again = verify or (before and (check or diff))
+        result = compile_either(loaded, until, templates, out if locked else None, out, again)
         if before and until == "emit":
             say(f"note: {source.name}: the plan that stood here was verified by a replay, this one is not (--verify)")
         if check or diff:
@@ -102,7 +104,7 @@ _STALE = {
 }
 
 
-def _compare(result: Result, out: Path, show_diff: bool, line: Callable[[str], None]) -> None:
+def _compare(result: Result | FleetResult, out: Path, show_diff: bool, line: Callable[[str], None]) -> None:
     """Name or show what is stale. Raises StaleError, with a diagnostic for each file, if anything is."""
     from servegen import emit
 
@@ -120,7 +122,7 @@ def _compare(result: Result, out: Path, show_diff: bool, line: Callable[[str], N
     )
 
 
-def _written(result: Result, out: Path) -> str:
+def _written(result: Result | FleetResult, out: Path) -> str:
     """One line: whether the tree is new, changed or as it was, and which files changed."""
     bundle = _bundle(result)
     place = f"{bundle.name}: "
@@ -138,9 +140,9 @@ def _some(paths: Sequence[str]) -> str:
     return ", ".join(paths[:SHOWN_FILES]) + (f" and {more} more" if more > 0 else "")
 
 
-def _print_stage(result: Result, stage: str) -> None:
+def _print_stage(result: Result | FleetResult, stage: str) -> None:
     """What the stage made, to stdout."""
-    from servegen.plan import dumps
+    from servegen.codec import dumps
     from servegen.report.json import yaml_text
 
     if stage == "load":
@@ -154,7 +156,7 @@ def _print_stage(result: Result, stage: str) -> None:
         put("".join(f"==> {bundle.name}/{path} <==\n{bundle.files[path]}\n" for path in sorted(bundle.files)))
 
 
-def _bundle(result: Result) -> Bundle:
+def _bundle(result: Result | FleetResult) -> Bundle:
     if result.bundle is None:
         raise ValueError("nothing was rendered")
     return result.bundle

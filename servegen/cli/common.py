@@ -17,26 +17,28 @@ from servegen.errors import Diagnostic, InfeasibleError, ServegenError, SpecErro
 if TYPE_CHECKING:
     from servegen.plan import Plan
     from servegen.report.blocks import Block
+    from servegen.spec.fleet import LoadedFleet
     from servegen.spec.load import LoadedSpec
 
 STDIN = "-"
-_IS_SPEC = re.compile(r"""^["']?apiVersion["']?:\s*["']?servegen\b""", re.MULTILINE)
+#: Block style, and flow style or JSON, which indents its keys or has them all on one line.
+_IS_SPEC = re.compile(r"""(?:^["']?|^\s*\{[^}]*?["']?)apiVersion["']?\s*:\s*["']?servegen\b""", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Source:
-    """One spec, or the reason why there is none. ``file`` is as the user gave it."""
+    """One spec or fleet, or the reason why there is none. ``file`` is as the user gave it."""
 
     file: str
-    loaded: LoadedSpec | None
+    loaded: LoadedSpec | LoadedFleet | None
     error: UserError | None = None
 
     @property
     def name(self) -> str:
         return self.loaded.name if self.loaded is not None else ""
 
-    def need(self) -> LoadedSpec:
-        """The spec. Raises the error that stands in its place."""
+    def need(self) -> LoadedSpec | LoadedFleet:
+        """The spec or fleet. Raises the error that stands in its place."""
         if self.loaded is None:
             raise self.error or ValueError(f"{self.file} holds neither a spec nor an error")
         return self.loaded
@@ -70,6 +72,14 @@ def read_specs(paths: Sequence[str]) -> list[Source]:
     return sources
 
 
+def _head(file: str) -> str:
+    """As much of a file as a spec may have."""
+    from servegen.spec.load import MAX_BYTES
+
+    with open(file, "rb") as stream:
+        return stream.read(MAX_BYTES).decode("utf-8", "replace")
+
+
 def _files(path: str) -> list[str]:
     if not os.path.exists(path):
         raise SpecError(Diagnostic("no-file", "there is no such file or folder", Where(path)))
@@ -80,7 +90,7 @@ def _files(path: str) -> list[str]:
         file = os.path.join(path, name)
         if name.startswith(".") or not name.endswith((".yaml", ".yml")) or not os.path.isfile(file):
             continue
-        if not os.access(file, os.R_OK) or _IS_SPEC.search(Path(file).read_bytes().decode("utf-8", "replace")):
+        if not os.access(file, os.R_OK) or _IS_SPEC.search(_head(file)):
             found.append(file)  # reading it says what is wrong with one that cannot be read
         else:
             say(f"note: {file} has no apiVersion of servegen and is passed over")
@@ -92,15 +102,16 @@ def _files(path: str) -> list[str]:
 
 def _load(file: str) -> list[Source]:
     if file == STDIN:
-        from servegen.spec.load import loads
+        from servegen.spec.fleet import loads_either
 
         try:
-            return [Source(file, spec) for spec in loads(sys.stdin.buffer.read(), "<stdin>")]
+            specs, errors = loads_either(sys.stdin.buffer.read(), "<stdin>")
         except UserError as error:
             return [Source(file, None, error)]
-    from servegen.compile import load
+    else:
+        from servegen.compile import load
 
-    specs, errors = load(Path(file))
+        specs, errors = load(Path(file))
     return [Source(file, spec) for spec in specs] + [Source(file, None, error) for error in errors]
 
 
@@ -115,7 +126,7 @@ def lock_of(path: str, name: str) -> str:
 
 def read_lock(path: str) -> Plan:
     """The plan of a ``plan.lock.json``. Raises SpecError where it cannot be read, UserError where it is none."""
-    from servegen.plan import loads
+    from servegen.plan import read
 
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -123,8 +134,8 @@ def read_lock(path: str) -> Plan:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise SpecError(Diagnostic("unreadable", f"cannot read it: {reason}", Where(path))) from error
     try:
-        return loads(text)
-    except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
+        return read(text)
+    except ValueError as error:
         message = f"this is no plan that servegen can read: {error}"
         raise UserError(Diagnostic("bad-lock", message, Where(path), "servegen build writes plan.lock.json")) from error
 

@@ -11,9 +11,14 @@ import typer
 from servegen.cli.common import Source, format_of, lock_of, put, put_data, read_lock, read_specs, show, tell, worst
 from servegen.errors import Diagnostic, InfeasibleError, UserError, Where
 
+#: Why a fleet is not walked through.
+NO_FLEET = "--explain and --against speak of one spec, and this is a fleet"
+
 if TYPE_CHECKING:
+    from servegen.compile import Result
     from servegen.explanation import Against, Explanation
     from servegen.plan import Plan
+    from servegen.spec.load import LoadedSpec
 
 
 def plan(
@@ -41,7 +46,9 @@ def plan(
     sources = read_specs(paths)
     if show_spec:
         return _show_specs(sources, "json" if format == "json" else "yaml")
-    from servegen.compile import compile_spec
+    from servegen.compile import Result
+    from servegen.compile_fleet import compile_either
+    from servegen.spec.load import LoadedSpec
 
     entries: list[Any] = []
     codes: list[int] = []
@@ -49,16 +56,19 @@ def plan(
         found: Any
         more = _More()
         try:
-            locked = _locked(against, source) if against else None
+            loaded = source.need()
+            if (explain or against) and not isinstance(loaded, LoadedSpec):
+                raise UserError(Diagnostic("fleet", NO_FLEET, Where(source.file), "plan the member's own spec"))
+            locked = _locked(against, loaded.name) if against else None
             try:
-                done = compile_spec(source.need(), until="plan", verify=verify)
+                done = compile_either(loaded, until="plan", verify=verify)
                 found, code = done.plan, 0
-                if explain and done.problem is not None and done.plan is not None:
-                    more = replace(more, explanation=_explained(done.problem, done.plan))
+                if explain and isinstance(done, Result):
+                    more = replace(more, explanation=_explained(done))
             except InfeasibleError as error:
                 found, code = error, error.exit_code
-            if locked is not None:
-                more = replace(more, comparison=_compared(source, None if code else found, locked))
+            if locked is not None and isinstance(loaded, LoadedSpec):
+                more = replace(more, comparison=_compared(loaded, None if code else found, locked))
             codes.append(code)
         except UserError as error:
             tell(error)
@@ -83,9 +93,8 @@ class _More:
     comparison: Against | None = None
 
 
-def _locked(path: str, source: Source) -> Plan:
+def _locked(path: str, name: str) -> Plan:
     """The lock that a spec is held against; of a folder of outputs the spec's own."""
-    name = source.need().name
     file = lock_of(path, name)
     locked = read_lock(file)
     if locked.name != name:
@@ -94,21 +103,27 @@ def _locked(path: str, source: Source) -> Plan:
     return locked
 
 
-def _explained(problem: Any, plan: Plan) -> Explanation:
+def _explained(done: Result) -> Explanation:
+    from servegen.compile import made
     from servegen.solve.explained import explained
 
-    return explained(problem, plan)
+    return explained(made(done.problem, "resolve"), made(done.plan, "plan"))
 
 
-def _compared(source: Source, plan: Plan | None, locked: Plan) -> Against:
+def _compared(loaded: LoadedSpec, plan: Plan | None, locked: Plan) -> Against:
     from servegen.solve.against import against
 
-    return against(source.need(), plan, locked)
+    return against(loaded, plan, locked)
 
 
 def _data(found: Any, more: _More) -> dict[str, Any]:
+    from servegen.fleet import Fleet
     from servegen.report.json import infeasible_json, plan_json
 
+    if isinstance(found, Fleet):
+        from servegen.report.fleet import fleet_json
+
+        return fleet_json(found)
     data = infeasible_json(found) if isinstance(found, InfeasibleError) else plan_json(found)
     if more.explanation is not None:
         from servegen.report.explanation import explanation_json
@@ -122,6 +137,7 @@ def _data(found: Any, more: _More) -> dict[str, Any]:
 
 
 def _page(found: Any, more: _More, format: str, templates: Path | None) -> None:
+    from servegen.fleet import Fleet
     from servegen.report.text import infeasible_blocks, plan_blocks
 
     blocks: list[Any] = []
@@ -136,29 +152,38 @@ def _page(found: Any, more: _More, format: str, templates: Path | None) -> None:
         from servegen.render.environment import Environment
         from servegen.report.markdown import blocks_markdown, plan_markdown
 
-        put(plan_markdown(found, Environment(templates)))
+        env = Environment(templates)
+        if isinstance(found, Fleet):
+            from servegen.report.fleet import fleet_markdown
+
+            put(fleet_markdown(found, env, [plan_markdown(plan, env) for plan in found.members if plan]))
+        else:
+            put(plan_markdown(found, env))
         put(f"\n{blocks_markdown(blocks)}" if blocks else "")
+    elif isinstance(found, Fleet):
+        from servegen.report.fleet import fleet_blocks
+
+        show(fleet_blocks(found))
     else:
         show([*plan_blocks(found), *blocks])
 
 
 def _show_specs(sources: list[Source], format: str) -> int:
     """Print the specs with every default, those of the catalogue included."""
-    from servegen.compile import compile_spec
+    from servegen.compile_fleet import compile_either, shown_of
     from servegen.report.json import yaml_text
 
     shown: list[Any] = []
     codes: list[int] = []
     for source in sources:
         try:
-            problem = compile_spec(source.need(), until="resolve").problem
-            shown.append(problem.shown if problem is not None else source.need().shown)
+            shown += shown_of(compile_either(source.need(), until="resolve"))
             codes.append(0)
         except UserError as error:
             tell(error)
             codes.append(error.exit_code)
     if format == "json":
-        put_data(shown, len(sources) == 1, "json")
+        put_data(shown, len(shown) == 1, "json")
     else:
         put("---\n".join(yaml_text(spec) for spec in shown))
     return worst(codes)

@@ -102,12 +102,17 @@ def _subject(path: str) -> Subject:
     if path.endswith(".json"):
         return of_lock(read_lock(path))
     from servegen.compile import compile_spec
+    from servegen.spec.load import LoadedSpec
 
     sources = read_specs([path])
     if len(sources) != 1:
         names = ", ".join(source.name for source in sources)
         raise SpecError(Diagnostic("one-spec", f"a replay takes one spec, here are {len(sources)}: {names}", Where(path)))
-    solved = compile_spec(sources[0].need(), until="plan")
+    loaded = sources[0].need()
+    if not isinstance(loaded, LoadedSpec):
+        hint = f"servegen build writes a lock for each member: out/{loaded.name}/MEMBER/plan.lock.json"
+        raise SpecError(Diagnostic("one-spec", "a replay takes one spec, and this is a fleet", Where(path), hint))
+    solved = compile_spec(loaded, until="plan")
     if solved.problem is None or solved.plan is None:
         raise ValueError("the stage 'plan' made no plan")
     return of_problem(solved.problem, solved.plan)

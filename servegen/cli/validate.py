@@ -16,14 +16,14 @@ def validate(
 ) -> int:
     """Load and check specs."""
     format_of(format, ("text", "json", "github", "sarif"))
-    from servegen.compile import compile_spec
+    from servegen.compile_fleet import compile_either
     from servegen.report.diagnostics import Finding
 
     findings: list[Finding] = []
     codes: list[int] = []
     for source in read_specs(paths):
         try:
-            compile_spec(source.need(), until="resolve")
+            compile_either(source.need(), until="resolve")
             findings.append(Finding(source.file, source.name, True))
             codes.append(0)
             if format == "text":

@@ -33,8 +33,7 @@ def launch(plan: Plan, servers: Sequence[Launch]) -> Launch:
         Arg("--service-discovery"),
         Arg("--service-discovery-namespace", (plan.deploy.namespace or "default",)),
         Arg("--service-discovery-port", (str(port),)),
-        Arg("--prefill-selector", _selector(plan, "prefill")),
-        Arg("--decode-selector", _selector(plan, "decode")),
+        *(Arg(f"--{s.name}-selector", _selector(plan, s)) for s in servers),
         Arg("--prefill-policy", (prefill,)),
         # Decode servers keep no prefix cache, so that only their load is a reason to prefer one.
         Arg("--decode-policy", (_by_load(plan.role("decode")),)),
@@ -69,5 +68,7 @@ def _is_discovery(flag: str) -> bool:
     return flag.startswith("--service-discovery") or flag.endswith("-selector")
 
 
-def _selector(plan: Plan, component: str) -> tuple[str, str]:
-    return (f"app.kubernetes.io/instance={plan.name}", f"app.kubernetes.io/component={component}")
+def _selector(plan: Plan, server: Launch) -> tuple[str, ...]:
+    """The labels of the pods that serve: of a replica over several nodes only its leader does."""
+    leader = ("servegen.dev/group-role=leader",) if server.group is not None else ()
+    return (f"app.kubernetes.io/instance={plan.name}", f"app.kubernetes.io/component={server.name}", *leader)

@@ -1,8 +1,9 @@
 """Autoscalers whose targets are the plan's own figures: what one replica carried in the prediction.
 
 A queue alone is no level: it is empty whenever there are enough replicas, which would then be removed until it is not.
-So each autoscaler has two signals and follows the larger: the waiting requests that call for another replica, and the
-load that the plan gives a replica, which holds the count while the queue is empty.
+So each autoscaler has several signals and follows the largest: the waiting requests that call for another replica, the
+load that the plan gives a replica, which holds the count while the queue is empty, and the KV room that its batch was
+planned to take, which requests that are longer than planned exhaust first.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import math
 from typing import Any
 
 from servegen.plan import Plan, Role
+from servegen.render.context import API_VERSIONS
 from servegen.render.names import namespace, object_name
 from servegen.render.sizing import grace_s
-from servegen.render.views import Meta, ScalingView
+from servegen.render.views import Meta, ScalingView, Target
 
 #: Where the Prometheus operator serves queries in its usual namespace (the Service prometheus-operated).
 PROMETHEUS = "http://prometheus-operated.monitoring.svc:9090"
@@ -29,6 +31,8 @@ SCALE_DOWN_WINDOW_S = 300
 
 QUEUE = "sglang:num_queue_reqs"
 RUNNING = "sglang:num_running_reqs"
+#: Share of the KV pool in use, 0 to 1.
+KV_USAGE = "sglang:token_usage"
 #: Requests that wait on a decode server for KV memory stand in a queue of their own.
 DECODE_QUEUE = "sglang:num_decode_prealloc_queue_reqs"
 PROMPT_TOKENS = "sglang:prompt_tokens_total"
@@ -77,15 +81,22 @@ def queue_threshold(plan: Plan, role: Role) -> float:
     return max(1.0, plan.deploy.autoscaling_queue.get(role.role, 1.0))
 
 
+def kv_usage(plan: Plan, role: Role) -> float:
+    """Share of the KV pool in use that calls for another replica, 0 where it says nothing."""
+    return plan.deploy.autoscaling_kv.get(role.role, 0.0)
+
+
 def prompt_rate(plan: Plan, role: Role) -> float:
     """Prompt tokens per second of one replica at the sized load."""
     return plan.prediction.load_rate * plan.traffic.isl_mean / max(role.replicas, 1)
 
 
-def scaled_object(plan: Plan, role: Role, meta: Meta, target: str, startup_s: float) -> ScalingView:
-    """KEDA with Prometheus triggers over the pods of one Deployment."""
-    # Pods of a Deployment are named <name>-<hash>-<id>; the label "pod" is what every usual scrape configuration sets.
-    pods = f'{{namespace="{namespace(plan)}", pod=~"{target}-[a-z0-9]+-[a-z0-9]+"}}'
+def scaled_object(plan: Plan, role: Role, meta: Meta, target: Target, startup_s: float) -> ScalingView:
+    """KEDA with Prometheus triggers over the pods of one launch that serve."""
+    # Pods of a Deployment are named <name>-<hash>-<id>, leaders of a LeaderWorkerSet <name>-<number>; the label "pod" is
+    # what every usual scrape configuration sets.
+    suffix = "[0-9]+" if target.kind == "LeaderWorkerSet" else "[a-z0-9]+-[a-z0-9]+"
+    pods = f'{{namespace="{namespace(plan)}", pod=~"{target.name}-{suffix}"}}'
     queue = f"sum({QUEUE}{pods})"
     if role.role == "decode":
         queue = f"{queue} + (sum({DECODE_QUEUE}{pods}) or vector(0))"
@@ -95,6 +106,8 @@ def scaled_object(plan: Plan, role: Role, meta: Meta, target: str, startup_s: fl
             triggers.append(_trigger("load", f"sum(rate({PROMPT_TOKENS}{pods}[2m]))", prompt_rate(plan, role)))
     elif role.running_requests > 0:
         triggers.append(_trigger("load", f"sum({RUNNING}{pods}) + {queue}", role.running_requests))
+    if kv_usage(plan, role) > 0:
+        triggers.append(_trigger("kv", f"sum({KV_USAGE}{pods})", kv_usage(plan, role)))
     low, high = bounds(plan, role)
     return ScalingView(
         template="kubernetes/scaledobject.yaml.j2",
@@ -125,13 +138,15 @@ def _trigger(name: str, query: str, threshold: float) -> dict[str, Any]:
     }
 
 
-def horizontal(plan: Plan, role: Role, meta: Meta, target: str, startup_s: float) -> ScalingView:
+def horizontal(plan: Plan, role: Role, meta: Meta, target: Target, startup_s: float) -> ScalingView:
     """A HorizontalPodAutoscaler on metrics of the pods, which a metrics adapter has to serve."""
     metrics = [_pods_metric(QUEUE, queue_threshold(plan, role))]
     if role.role == "decode":
         metrics.append(_pods_metric(DECODE_QUEUE, queue_threshold(plan, role)))
     if role.role != "prefill" and role.running_requests > 0:
         metrics.append(_pods_metric(RUNNING, role.running_requests))
+    if kv_usage(plan, role) > 0:
+        metrics.append(_pods_metric(KV_USAGE, kv_usage(plan, role)))
     low, high = bounds(plan, role)
     return ScalingView(
         template="kubernetes/horizontalpodautoscaler.yaml.j2",
@@ -152,7 +167,8 @@ def _pods_metric(name: str, value: float) -> dict[str, Any]:
 
 def scaling(plan: Plan, role: Role, meta: Meta, startup_s: float) -> ScalingView | None:
     """The autoscaler of ``role`` that the spec asks for, None if it asks for none."""
-    target = object_name(plan, role.role)
+    kind = "LeaderWorkerSet" if plan.nodes(role) > 1 else "Deployment"
+    target = Target(API_VERSIONS[kind], kind, object_name(plan, role.role))
     if plan.deploy.autoscaling == "keda":
         return scaled_object(plan, role, meta, target, startup_s)
     if plan.deploy.autoscaling == "hpa":

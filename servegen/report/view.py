@@ -44,13 +44,19 @@ def roles(plan: Plan) -> Table:
     )  # fmt: skip
     rows = [
         (
-            role.role, role.accelerator, role.weights, role.kv, parallelism(role), str(role.replicas), str(role.spares),
+            role.role, role.accelerator, role.weights, role.kv, spread(plan, role), str(role.replicas), str(role.spares),
             str(role.total_devices), count(role.max_running_requests), count(role.chunked_prefill_size),
             count(role.context_length),
         )
         for role in plan.choice.roles
     ]
     return table(headers, rows, left=5)
+
+
+def spread(plan: Plan, role: Role) -> str:
+    """``tp8 pp2 on 2 nodes``: the degrees of parallelism, and the nodes of a replica that takes more than one."""
+    nodes = plan.nodes(role)
+    return f"{parallelism(role)} on {nodes} nodes" if nodes > 1 else parallelism(role)
 
 
 def parallelism(role: Role) -> str:
@@ -80,12 +86,13 @@ def prices(plan: Plan) -> Table:
 
 
 def latencies(plan: Plan) -> Table:
-    """Shape (3, 6): each latency with its band, at the sized load."""
+    """Shape (3 or 4, 6): each latency with its band, at the sized load."""
     found = plan.prediction
     rows = []
-    for key, quantiles in (("ttft", found.ttft), ("itl", found.itl), ("e2e", found.e2e)):
-        figures = (seconds(value) for value in (quantiles.mean, quantiles.p50, quantiles.p95, quantiles.p99))
-        rows.append((_METRICS[key], *figures, band(found.band.get(key))))
+    for key, quantiles in (("ttft", found.ttft), ("itl", found.itl), ("tpot", found.tpot), ("e2e", found.e2e)):
+        if quantiles is not None:
+            figures = (seconds(value) for value in (quantiles.mean, quantiles.p50, quantiles.p95, quantiles.p99))
+            rows.append((_METRICS.get(key, "TPOT"), *figures, band(found.band.get("itl" if key == "tpot" else key))))
     return table(("latency", "mean", "p50", "p95", "p99", "band"), rows)
 
 
@@ -162,7 +169,7 @@ def load(plan: Plan) -> Table:
 
 
 def memory(plan: Plan) -> Table:
-    """Shape (10, roles + 1): gigabytes on one device by purpose, and what the KV pool of one replica holds."""
+    """Shape (10 or 11, roles + 1): gigabytes on one device by purpose, and what the KV pool of one replica holds."""
     parts = {
         "weights": "weight_bytes",
         "KV cache": "kv_pool_bytes",
@@ -172,6 +179,8 @@ def memory(plan: Plan) -> Table:
         "engine and driver": "runtime_bytes",
     }
     memories = [role.memory for role in plan.choice.roles]
+    if any(m.draft_bytes for m in memories):
+        parts["draft model and its graphs"] = "draft_bytes"
     rows = [(label, *(gigabytes(getattr(m, name)) for m in memories)) for label, name in parts.items()]
     free = [m.usable_bytes - sum(getattr(m, name) for name in parts.values()) for m in memories]
     rows.append(("not used", *(gigabytes(max(0.0, value)) for value in free)))

@@ -11,9 +11,9 @@ import numpy as np
 from servegen.catalog.facts import EngineFacts
 from servegen.errors import Diagnostic, SpecError
 from servegen.plan import CachePlan, DeployPlan, Role
-from servegen.solve.candidate import Candidate
+from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.problem import Problem
-from servegen.solve.space import replicas_that_fit
+from servegen.solve.space import occupancy, replicas_that_fit
 from servegen.spec.load import LoadedSpec
 
 #: Room in a created cache beyond the checkpoint's files: tokenizer, index, a partial download that is resumed.
@@ -86,6 +86,7 @@ def finished_deploy(problem: Problem, candidate: Candidate, roles: tuple[Role, .
         autoscaling_min=_least(problem, candidate),
         autoscaling_max=_most(problem, candidate),
         autoscaling_queue={c.role: _queue(problem, r) for c, r in zip(candidate.roles, roles, strict=True)},
+        autoscaling_kv={c.role: _kv(problem, c, r) for c, r in zip(candidate.roles, roles, strict=True) if c.role != "prefill"},
     )
 
 
@@ -112,6 +113,16 @@ def _most(problem: Problem, candidate: Candidate) -> Mapping[str, int]:
     for kind in candidate.kinds:
         growth = min(growth, kind.devices / sum(sized[r.role] * r.devices for r in candidate.roles if r.block.kind is kind))
     return {name: max(math.floor(count * growth), count) for name, count in sized.items()}
+
+
+def _kv(problem: Problem, choice: RoleChoice, role: Role) -> float:
+    """Share of a replica's KV pool in use that calls for another: what the batch limit holds on average, at the utilisation.
+
+    Beyond it requests wait for memory, whatever their number: they are longer than those that were planned for.
+    """
+    mean, _, _ = occupancy(problem, choice.block.rows)
+    held = role.max_running_requests / role.dp * float(mean[choice.row]) / role.memory.kv_pool_bytes
+    return min(problem.utilization * held, 1.0)
 
 
 def _queue(problem: Problem, role: Role) -> float:

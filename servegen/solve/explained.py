@@ -19,6 +19,7 @@ from servegen.solve.nextbest import next_best, one_more
 from servegen.solve.pairs import turn_s
 from servegen.solve.predict import bounded, role_points
 from servegen.solve.problem import Problem
+from servegen.solve.reuse import as_found
 from servegen.solve.search import search
 from servegen.solve.split import BUSIEST, combine
 from servegen.solve.verify import sized
@@ -32,12 +33,13 @@ def explained(problem: Problem, plan: Plan) -> Explanation:
     if seen.best is None:
         raise ValueError("the plan does not belong to this problem")
     chosen = seen.best
+    own = as_found(asked, chosen)
     return Explanation(
         waterfalls=plan.waterfalls,
-        binding=tuple(_binding(chosen.problem, chosen, plan, name) for name in plan.binding),
+        binding=tuple(_binding(own, chosen, plan, name) for name in plan.binding),
         utilization=tuple((r.role, r.utilization) for r in plan.choice.roles),
-        fewer=tuple(_fewer(chosen.problem, chosen, i) for i in range(len(chosen.roles))),
-        next_best=(*next_best(asked, chosen, seen), *one_more(chosen.problem, chosen)),
+        fewer=tuple(_fewer(own, chosen, i) for i in range(len(chosen.roles))),
+        next_best=(*next_best(asked, chosen, seen), *one_more(own, chosen)),
     )
 
 

@@ -42,28 +42,31 @@ def disaggregated(problem: Problem, engine: EngineOption, kinds: tuple[Kind, Kin
     if first.stage < 3:
         return Outcome((), len(start.row) + len(gaps.row), first.stage, 0.0, first.block)
     found: list[Candidate] = []
-    searched, most, late = 0, 0.0, Counter[str]()
-    for pair in _configurations(problem, start, gaps):
+    searched, late = 0, Counter[str]()
+    pairs = _configurations(problem, start, gaps)
+    for pair in pairs:
         searched += len(pair.p) * len(pair.q)
-        most = max(most, pair.most())
         best = pair.best(rejected, late)
         found += [best] if best else []
+    most = 0.0 if found else max((pair.most() for pair in pairs), default=0.0)
     if not problem.open_loop and not problem.saturate and problem.objective != "throughput":
-        found = [_turning(problem, c) for c in found]
+        found = [turning(problem, c) for c in found]
     missed = max(sorted(late), key=lambda b: late[b], default="")
     return Outcome(tuple(found), searched, 4 if found else 3, most, None, missed)
 
 
 def _configurations(problem: Problem, start: Servers, gaps: Servers) -> list[Pair]:
-    """Pairs of a prefill and a decode configuration of equal precision."""
+    """Pairs of a prefill and a decode configuration of equal precision that draft alike."""
     assert start.block is not None and gaps.block is not None  # both reached stage 3
     out = []
     pre, dec = start.block.rows, gaps.block.rows
     for i, first in enumerate(pre.lowered.configs):
         for j, second in enumerate(dec.lowered.configs):
+            if (first.weights, first.kv, first.drafted) != (second.weights, second.kv, second.drafted):
+                continue
             p = np.flatnonzero((pre.config[start.row] == i) & (start.peer == second.tp)).astype(np.int64)
             q = np.flatnonzero(dec.config[gaps.row] == j).astype(np.int64)
-            if (first.weights, first.kv) == (second.weights, second.kv) and len(p) and len(q):
+            if len(p) and len(q):
                 kinds = start.block.kind, gaps.block.kind
                 front = frontier(kinds, first.tp, second.tp, problem.spares, problem.max_accelerators)
                 out.append(Pair(problem, start.block, gaps.block, start, gaps, p, q, front))
@@ -85,17 +88,18 @@ class Pair:
 
     @property
     def rates(self) -> tuple[Array, Array]:
-        """Requests/s that one server of each role sustains, shape (p, q)."""
-        a, b = np.broadcast_arrays(self.start.rate[self.p][:, None], self.gaps.rate[self.q][None, :])
-        return a, b
+        """Requests/s that one server of each role sustains, shapes (p, 1) and (1, q)."""
+        return self.start.rate[self.p][:, None], self.gaps.rate[self.q][None, :]
 
     def most(self) -> float:
-        """The largest rate that the pool carries with any candidate."""
+        """The largest load that the pool carries with any candidate, in the unit of the load."""
         if not self.front.any:
             return 0.0
         rate_p, rate_d = self.rates
         x, y = fill(self.front, rate_p, rate_d)
-        return float(np.max(self.problem.utilization * np.minimum(x * rate_p, y * rate_d)))
+        carried = self.problem.utilization * np.minimum(x * rate_p, y * rate_d)
+        # A closed loop's rate grows with its users.
+        return float(np.max(carried if self.problem.open_loop else self.problem.load * carried / self._rate()))
 
     def best(self, rejected: Counter[str], late: Counter[str]) -> Candidate | None:
         """The best candidate, None if none carries the load within the bounds."""
@@ -125,12 +129,7 @@ class Pair:
         need_y = np.maximum(np.ceil(rate / (problem.utilization * rate_d) - 1e-9), 1.0)
         whole = self._whole()
         if not whole.bounds and np.isnan(whole.attainment) and problem.objective != "latency":
-            fits = self.front.holds(need_x, need_y)
-            if not problem.open_loop and not problem.slo.bounds:
-                # No bound limits the wait, and who waits asks for nothing meanwhile: what the pool holds is enough.
-                x, y = fill(self.front, rate_p, rate_d)
-                return np.where(fits, need_x, x), np.where(fits, need_y, y), np.ones_like(fits), ()
-            return need_x, need_y, fits, ()
+            return need_x, need_y, self.front.holds(need_x, need_y), ()
         return self._by_table(need_x[:, 0], need_y, rate[:, 0], late)
 
     def _by_table(
@@ -212,8 +211,8 @@ class Pair:
 
     def _p95(self, point: Point) -> tuple[Array, Array]:
         n = len(point.level)
-        itl = latency.quantile(lambda t: latency.itl_exceeds(point, t), 0.95, n)
-        return itl, latency.quantile(lambda t: latency.ttft_exceeds(point, t), 0.95, n)
+        pace = latency.quantile(lambda t: latency.pace_exceeds(point, t, self.problem.demand), 0.95, n)
+        return pace, latency.quantile(lambda t: latency.ttft_exceeds(point, t), 0.95, n)
 
     def _candidate(self, x: Array, y: Array, enough: Mask, extra: tuple[Array, ...]) -> Candidate:
         """The best of the candidates that are ``enough``."""
@@ -267,7 +266,7 @@ def turn_s(problem: Problem, pre: Server, dec: Server) -> Array:
     """Shortest mean turn of a closed loop: the first token when nothing waits, the gaps of a lone sequence, the pause."""
     d = problem.demand
     idle = latency.ttft_mean(DISCIPLINES["prefill"](means_only(pre), d, np.full(len(pre.chunk), size.IDLE)))
-    return idle + d.gaps * dec.terms.decode_s(np.ones(1), dec.kv_s) + problem.think_s
+    return idle + d.gaps * DISCIPLINES["decode"](means_only(dec), d, np.ones(1)).gap_mean_s + problem.think_s
 
 
 def _role(name: str, block: Block, servers: Servers, index: int, count: float, load: float) -> RoleChoice:
@@ -293,7 +292,7 @@ def joined(problem: Problem, pre: Block, pre_row: Index, dec: Block, dec_row: In
     return combine(DISCIPLINES["prefill"](p_rows, d, p_level), DISCIPLINES["decode"](d_rows, d, d_level))
 
 
-def _turning(problem: Problem, c: Candidate) -> Candidate:
+def turning(problem: Problem, c: Candidate) -> Candidate:
     """The same candidate at the rate at which its closed loop really turns."""
     first, second = c.roles
     pre, dec = np.array([first.row]), np.array([second.row])

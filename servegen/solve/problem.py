@@ -10,6 +10,7 @@ from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
 from servegen.plan import DeployPlan, PoolPlan
 from servegen.service.demand import Demand
 from servegen.service.size import LoadKind, Slo
+from servegen.solve.drafting import Speculation
 from servegen.workload import Reuse, TraceRequests, Workload
 
 Objective = Literal["cost", "throughput", "latency", "energy"]
@@ -94,6 +95,7 @@ class Problem:
     kept_tokens: float = 0.0  # what each prefix cache must keep for the hits of ``demand``, prompts in work included
     without_chunks: tuple[int, ...] = ()  # what an explanation leaves out of the search to see what comes next
     without_limits: tuple[int, ...] = ()
+    speculation: Speculation | None = None
 
     @property
     def saturate(self) -> bool:

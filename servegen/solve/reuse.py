@@ -154,6 +154,14 @@ def _about(caches: int) -> int:
 
 
 
+def as_found(problem: Problem, candidate: Candidate) -> Problem:
+    """The problem with the demand that the candidate's own prefix caches leave."""
+    seen = candidate.problem
+    hits = {name: getattr(seen.workload, name) for name in ("prefix_hit", "prefix_shared", "found")}
+    workload = dataclasses.replace(problem.workload, **hits)
+    return dataclasses.replace(problem, workload=workload, demand=seen.demand, kept_tokens=seen.kept_tokens)
+
+
 def found_in(candidate: Candidate) -> dict[str, Any]:
     """The fields of a plan's traffic that say what its hits rest on."""
     problem, caches = candidate.problem, candidate.caches

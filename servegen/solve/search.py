@@ -110,9 +110,20 @@ def solve(problem: Problem) -> Plan:
         from servegen.solve.infeasible import infeasible
 
         raise infeasible(problem, seen)
-    comparison = compare(problem, seen.best, seen.candidates, seen.gain)
-    at_ends = at_the_ends(problem, seen.best, lambda other: search(other).best)
-    pessimistic = under_the_band(problem, seen.best, at_ends["low"]) if at_ends and problem.confidence == "best" else None
-    changes = flips(problem, seen.best, comparison, seen.candidates, pessimistic)
-    risks = Risks(changes, cases(at_ends), missing(problem, seen.best))
-    return assemble(problem, seen.best, comparison, risks, seen.searched, seen.rejected)
+    return explained(problem, seen, seen.best)
+
+
+def explained(problem: Problem, seen: Searched, chosen: Candidate, own: Problem | None = None) -> Plan:
+    """The plan of one candidate of a search, with what the others lost by and what would change the decision.
+
+    ``own`` is the problem on the accelerators that are the candidate's in a fleet: there the ends of the band are solved.
+    """
+    comparison = compare(problem, chosen, seen.candidates, seen.gain)
+    at_ends = at_the_ends(own or problem, chosen, lambda other: search(other).best)
+    pessimistic = None
+    if at_ends and problem.confidence == "best":
+        where = "on these accelerators" if own else "in the pool"
+        pessimistic = under_the_band(problem, chosen, at_ends["low"], where)
+    changes = flips(problem, chosen, comparison, seen.candidates, pessimistic)
+    risks = Risks(changes, cases(at_ends), missing(problem, chosen))
+    return assemble(problem, chosen, comparison, risks, seen.searched, seen.rejected)

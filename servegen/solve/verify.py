@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from dataclasses import dataclass
 
 from servegen.errors import InfeasibleError
 from servegen.plan import Plan, Verification
@@ -29,17 +30,12 @@ def verified(problem: Problem, plan: Plan, traffic: Traffic = Traffic()) -> Plan
     share, eased, found_out = problem.utilization, problem, list[str]()
     first: Plan = plan
     while True:
-        subject = of_problem(problem, plan)
-        given = requests(subject, traffic)
-        result = run(subject, given, traffic.seed)
-        found = verdicts(subject, result)
-        broken = [v for v in found if not v.met]
-        found_out.append(_sentence(plan, given, result, found))
-        if not broken:
-            record = Verification(given.kind, result.requests, traffic.seed, share, tuple(found_out))
+        now = replayed(problem, plan, traffic)
+        found_out.append(now.sentence)
+        if not now.broken:
+            record = Verification(now.arrivals, now.requests, traffic.seed, share, tuple(found_out))
             return dataclasses.replace(plan, verification=record)
-        missing = result.requests - result.completed
-        plan, share = _larger(problem, eased, plan, share, broken, first, missing)
+        plan, share = _larger(problem, eased, plan, share, now, first)
         eased = dataclasses.replace(problem, utilization=share)
         found_out.append(f"sized anew, each replica carrying at most {share * 100:.0f} % of what it sustains")
 
@@ -54,28 +50,48 @@ def sized(problem: Problem, plan: Plan) -> Problem:
     return dataclasses.replace(problem, utilization=plan.verification.utilization) if plan.verification else problem
 
 
-def _larger(
-    problem: Problem, eased: Problem, plan: Plan, share: float, broken: list[Verdict], first: Plan, missing: int
-) -> tuple[Plan, float]:
+@dataclass(frozen=True)
+class Replayed:
+    """What one replay of a plan found: a sentence, what was sent, how many were never answered, and the bounds that it broke."""
+
+    sentence: str
+    arrivals: str
+    requests: int
+    missing: int
+    broken: tuple[Verdict, ...]
+
+
+def replayed(problem: Problem, plan: Plan, traffic: Traffic) -> Replayed:
+    """One replay of the plan."""
+    subject = of_problem(problem, plan)
+    given = requests(subject, traffic)
+    result = run(subject, given, traffic.seed)
+    found = verdicts(subject, result)
+    sentence = _sentence(plan, given, result, found)
+    missing = result.requests - result.completed
+    return Replayed(sentence, given.kind, result.requests, missing, tuple(v for v in found if not v.met))
+
+
+def _larger(problem: Problem, eased: Problem, plan: Plan, share: float, now: Replayed, first: Plan) -> tuple[Plan, float]:
     """The next plan that differs, and the utilisation that gave it."""
     while share * EASE >= LEAST:
         share *= EASE
         try:
             other = solve(dataclasses.replace(eased, utilization=share))
         except InfeasibleError as error:
-            raise _refused(problem, plan, broken, error.best, missing) from error
+            raise refused(problem, plan, now, error.best) from error
         if other.choice.roles != plan.choice.roles:
             return other, share
-    best = "no larger plan differs" if plan is first else "larger plans break it as well"
-    raise _refused(problem, plan, broken, best, missing)
+    raise refused(problem, plan, now, "no larger plan differs" if plan is first else "larger plans break it as well")
 
 
-def _refused(problem: Problem, plan: Plan, broken: list[Verdict], best: str, missing: int) -> InfeasibleError:
-    worst = max(broken, key=lambda v: v.found / v.allowed if v.allowed and v.bound != "attainment" else math.inf)
+def refused(problem: Problem, plan: Plan, now: Replayed, best: str) -> InfeasibleError:
+    """The error that names the bound which the replay broke the most."""
+    worst = max(now.broken, key=lambda v: v.found / v.allowed if v.allowed and v.bound != "attainment" else math.inf)
     found = f"{worst.found * 100:.1f} %" if worst.bound == "attainment" else _shown(worst.found)
     message = f"a replay of {plan.choice.ratio} on {plan.choice.devices} accelerators breaks {worst.bound}: {found}"
-    if missing:
-        message += f"; {missing:,} of the requests not answered"
+    if now.missing:
+        message += f"; {now.missing:,} of the requests not answered"
     return InfeasibleError(problem.name, worst.bound, message, best, (), dict(plan.rejected), plan.searched)
 
 

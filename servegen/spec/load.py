@@ -1,17 +1,21 @@
-"""Files of specs to :class:`LoadedSpec`: every error of every document at once, each at its line; never a traceback."""
+"""Files of specs to :class:`LoadedSpec`: every error of every document at once, each at its line; never a traceback.
+
+A document of kind Fleet is not for these functions: :mod:`servegen.spec.fleet` reads files that may hold both.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from pydantic import ValidationError
 
 from servegen.errors import Diagnostic, NotBuiltError, SpecError, UserError, Where
+from servegen.spec.base import Section
 from servegen.spec.explain import explain, sort_key
 from servegen.spec.not_yet import not_yet
 from servegen.spec.presets import apply_preset
@@ -22,6 +26,22 @@ MAX_BYTES = 2**20
 MAX_LINE = 2**16  # characters; a YAML reader may take quadratic time over one token, and no token outlasts its line
 MAX_ERRORS = 200  # of one document: more are no help, and each is searched for what was meant
 ENDINGS = (".yaml", ".yml")
+FLEET = "Fleet"
+
+
+class Named(Protocol):
+    """A document that was loaded."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def where(self) -> WhereMap: ...
+
+
+L = TypeVar("L", bound=Named)
+S = TypeVar("S", bound=Section)
+#: What reads one document: the document, its content and places, its file, the SHA-256 of that file.
+Reader = Callable[[Document, dict[str, Any], WhereMap, str, str], L]
 
 
 @dataclass(frozen=True)
@@ -48,21 +68,23 @@ class LoadedSpec:
         ``..`` goes up the folders as they are written. SpecError if the file is not there, or if a symbolic link leads
         out of the folder that was meant.
         """
-        folder = Path(self.file).parent
-        where = self.where.at(key) if key else Where(self.file)
-        written = os.path.normpath(os.path.join(os.path.realpath(folder), relative))
-        ups = [part for part in Path(os.path.normpath(relative)).parts if part == ".."]
-        roof = os.path.normpath(os.path.join(os.path.realpath(folder), *ups))
-        real = os.path.realpath(written)
-        if os.path.isabs(relative) or os.path.commonpath([roof, real]) != roof:
-            hint = "put the file, not a link to it, where the spec says"
-            raise SpecError(Diagnostic("bad-path", f"{relative} leads out of the spec's folder", where, hint))
-        if not os.path.isfile(real):
-            hint = "paths are relative to the spec file"
-            raise SpecError(
-                Diagnostic("file-missing", f"there is no file {(folder / relative).as_posix()}", where, hint)
-            )
-        return Path(written)
+        return below(self.file, relative, self.where.at(key) if key else Where(self.file))
+
+
+def below(file: str, relative: str, where: Where) -> Path:
+    """What :meth:`LoadedSpec.path` says, of the document in ``file``; errors point to ``where``."""
+    folder = Path(file).parent
+    written = os.path.normpath(os.path.join(os.path.realpath(folder), relative))
+    ups = [part for part in Path(os.path.normpath(relative)).parts if part == ".."]
+    roof = os.path.normpath(os.path.join(os.path.realpath(folder), *ups))
+    real = os.path.realpath(written)
+    if os.path.isabs(relative) or os.path.commonpath([roof, real]) != roof:
+        hint = "put the file, not a link to it, where the spec says"
+        raise SpecError(Diagnostic("bad-path", f"{relative} leads out of the spec's folder", where, hint))
+    if not os.path.isfile(real):
+        hint = "paths are relative to the spec file"
+        raise SpecError(Diagnostic("file-missing", f"there is no file {(folder / relative).as_posix()}", where, hint))
+    return Path(written)
 
 
 def load(path: str | os.PathLike[str]) -> list[LoadedSpec]:
@@ -75,12 +97,17 @@ def load(path: str | os.PathLike[str]) -> list[LoadedSpec]:
 
 def loads(text: str | bytes, filename: str) -> list[LoadedSpec]:
     """As :func:`load`, of the content of a file that is called ``filename``."""
-    return _all_or_error(*_unique(*_read_text(text, filename)))
+    return _all_or_error(*_unique(*_read_text(text, filename, read_spec)))
 
 
 def load_all(paths: Iterable[str | os.PathLike[str]]) -> tuple[list[LoadedSpec], list[UserError]]:
     """What could be loaded of ``paths``, and an error for each document (or file) that could not."""
-    loaded: list[LoadedSpec] = []
+    return gather(paths, read_spec)
+
+
+def gather(paths: Iterable[str | os.PathLike[str]], reader: Reader[L]) -> tuple[list[L], list[UserError]]:
+    """As :func:`load_all`, each document read by ``reader``."""
+    loaded: list[L] = []
     errors: list[UserError] = []
     for path in paths:
         try:
@@ -90,7 +117,7 @@ def load_all(paths: Iterable[str | os.PathLike[str]]) -> tuple[list[LoadedSpec],
             continue
         for file in files:
             try:
-                specs, wrong = _read_text(_content(file), file.as_posix())
+                specs, wrong = _read_text(_content(file), file.as_posix(), reader)
             except SpecError as error:
                 errors.append(error)
                 continue
@@ -105,10 +132,15 @@ def restated(loaded: LoadedSpec, document: dict[str, Any]) -> LoadedSpec:
     No preset is applied: a shown spec states all that its preset filled.
     """
     found: list[Diagnostic] = []
-    spec = _validate(document, loaded.where, found)
+    spec = validated(ServingSpec, document, loaded.where, found)
     if spec is None:
         raise SpecError(found or [Diagnostic("wrong-type", "the document is no spec", loaded.where.at(""))])
     return LoadedSpec(spec, loaded.file, loaded.sha256, loaded.where, spec.model_dump(by_alias=True, mode="json"))
+
+
+def gather_text(text: str | bytes, filename: str, reader: Reader[L]) -> tuple[list[L], list[UserError]]:
+    """As :func:`gather`, of the content of a file that is called ``filename``."""
+    return _unique(*_read_text(text, filename, reader))
 
 
 def _all_or_error(loaded: list[LoadedSpec], errors: list[UserError]) -> list[LoadedSpec]:
@@ -118,8 +150,8 @@ def _all_or_error(loaded: list[LoadedSpec], errors: list[UserError]) -> list[Loa
     raise NotBuiltError(found) if all(isinstance(error, NotBuiltError) for error in errors) else SpecError(found)
 
 
-def _unique(loaded: list[LoadedSpec], errors: list[UserError]) -> tuple[list[LoadedSpec], list[UserError]]:
-    first: dict[str, LoadedSpec] = {}
+def _unique(loaded: list[L], errors: list[UserError]) -> tuple[list[L], list[UserError]]:
+    first: dict[str, L] = {}
     for item in loaded:
         other = first.setdefault(item.name, item)
         if other is not item:
@@ -156,7 +188,7 @@ def _unreadable(path: Path, error: Exception) -> SpecError:
     return SpecError(Diagnostic("unreadable", f"cannot read it: {reason}", Where(path.as_posix())))
 
 
-def _read_text(content: str | bytes, file: str) -> tuple[list[LoadedSpec], list[UserError]]:
+def _read_text(content: str | bytes, file: str, reader: Reader[L]) -> tuple[list[L], list[UserError]]:
     """The documents of one file. SpecError where the file as a whole cannot be read."""
     data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     documents = compose(_decode(data, file), file)
@@ -164,11 +196,11 @@ def _read_text(content: str | bytes, file: str) -> tuple[list[LoadedSpec], list[
         hint = "`servegen init` writes a spec to start from"
         raise SpecError(Diagnostic("empty", "the file holds no spec", Where(file, 1, 1), hint))
     digest = hashlib.sha256(data).hexdigest()
-    loaded: list[LoadedSpec] = []
+    loaded: list[L] = []
     errors: list[UserError] = []
     for document in documents:
         try:
-            loaded.append(_read_document(document, file, digest))
+            loaded.append(_read_document(document, file, digest, reader))
         except UserError as error:
             errors.append(error)
     return loaded, errors
@@ -196,33 +228,43 @@ def _decode(data: bytes, file: str) -> str:
     return text
 
 
-def _read_document(document: Document, file: str, digest: str) -> LoadedSpec:
+def _read_document(document: Document, file: str, digest: str, reader: Reader[L]) -> L:
     raw, where = plain(document.root, file)
     if not isinstance(raw, dict):
         hint = "a spec starts with apiVersion, kind, metadata and spec"
         found = Diagnostic("wrong-type", "a document must be a mapping (keys with values)", where.at(""), hint)
         raise SpecError([*document.diagnostics, found])
+    return reader(document, raw, where, file, digest)
+
+
+def read_spec(document: Document, raw: dict[str, Any], where: WhereMap, file: str, digest: str) -> LoadedSpec:
+    """The reader of one spec. SpecError for a fleet and for whatever the language does not allow; NotBuiltError."""
+    found = list(document.diagnostics)
+    if raw.get("kind") == FLEET:
+        hint = "a fleet is for validate, plan and build; name one of its members"
+        message = "kind: this is a fleet, where one spec is asked for"
+        raise SpecError([*found, Diagnostic("fleet", message, where.at("kind"), hint)])
     unbuilt = not_yet(raw, where)
-    found_here = list(document.diagnostics)
-    if raw.get("kind") != "Fleet":
-        spec = _validate({**raw, "spec": apply_preset(raw["spec"])} if "spec" in raw else raw, where, found_here)
-        if spec is not None and not unbuilt and not found_here:
-            return LoadedSpec(spec, file, digest, where, spec.model_dump(by_alias=True, mode="json"))
-    if not found_here:
+    spec = validated(
+        ServingSpec, {**raw, "spec": apply_preset(raw["spec"])} if "spec" in raw else raw, where, found
+    )
+    if spec is not None and not unbuilt and not found:
+        return LoadedSpec(spec, file, digest, where, spec.model_dump(by_alias=True, mode="json"))
+    if not found:
         raise NotBuiltError(sorted(unbuilt, key=sort_key))
-    raise SpecError(sorted([*found_here, *unbuilt], key=sort_key))
+    raise SpecError(sorted([*found, *unbuilt], key=sort_key))
 
 
-def _validate(raw: dict[str, Any], where: WhereMap, found: list[Diagnostic]) -> ServingSpec | None:
-    """The spec, or None with what is wrong added to ``found``; a place that stands in ``found`` is not blamed twice."""
+def validated(model: type[S], raw: dict[str, Any], where: WhereMap, found: list[Diagnostic]) -> S | None:
+    """The document, or None with what is wrong added to ``found``; a place that stands in ``found`` is not blamed twice."""
     try:
-        return ServingSpec.model_validate(raw)
+        return model.model_validate(raw)
     except ValidationError as error:
         blamed = {diagnostic.where for diagnostic in found}
         raised = error.errors(include_url=False)
         head = [e for e in raised if e["loc"] in (("apiVersion",), ("kind",))]
         # The other keys of some other program's document are not ours to judge.
         foreign = head and not str(raw.get("apiVersion")).startswith("servegen/")
-        errors = explain(head if foreign else raised[:MAX_ERRORS], where, ServingSpec)
+        errors = explain(head if foreign else raised[:MAX_ERRORS], where, model)
         found += [diagnostic for diagnostic in errors if diagnostic.where not in blamed]
         return None

@@ -36,6 +36,9 @@ Precision = Literal["bf16", "fp8", "int8", "int4", "nvfp4", "mxfp4"]
 KvPrecision = Literal["bf16", "fp8", "int8"]
 EngineName = Literal["sglang", "megatron", "minisgl", "vllm", "jetstream", "sglang-jax"]
 Objective = Literal["cost", "throughput", "latency", "energy"]
+FleetObjective = Literal["cost", "energy", "unmet"]
+#: Each member is searched on its own and has its options in one integer program: beyond this it takes minutes.
+MOST_MEMBERS = 1000
 
 
 def _each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -52,8 +55,13 @@ class Speculative(Section):
 
     method: Literal["eagle", "eagle3", "nextn", "standalone", "ngram"] = Field(description="How tokens are drafted.")
     draft: Checkpoint | None = Field(None, description="Draft model; required where the method loads one.")
-    steps: Annotated[int, whole(1, 64)] = Field(description="Tokens drafted ahead.")
-    acceptance: Share = Field(description="Share of drafted tokens that are accepted.")
+    draft_config: Annotated[str, RelativePath()] | None = Field(
+        None, description="The draft's config.json; needed where neither catalogue nor method says what it costs."
+    )
+    steps: Annotated[int, whole(1, 64)] = Field(
+        description="Tokens drafted ahead, at most; the solver takes as many as pay, or none."
+    )
+    acceptance: Share = Field(description="Share of drafted tokens that are accepted, if all before them were.")
 
     @model_validator(mode="after")
     def _rules(self) -> Speculative:
@@ -62,6 +70,8 @@ class Speculative(Section):
             refuse([Finding("", "missing-key", f"{self.method} loads a draft model", "state draft")])
         if not loads and self.draft is not None:
             refuse([Finding("draft", "conflict", f"{self.method} loads no draft model", "leave draft out")])
+        if not loads and self.draft_config is not None:
+            refuse([Finding("draftConfig", "conflict", f"{self.method} loads no draft model", "leave draftConfig out")])
         return self
 
 
@@ -175,7 +185,9 @@ class Member(Section):
     """A spec of the fleet."""
 
     spec: Annotated[str, RelativePath((".yaml", ".yml"))] = Field(description="A ServingSpec's file.")
-    priority: Annotated[int, whole(0, 1_000_000)] = Field(0, description="Higher is placed first.")
+    priority: Annotated[int, whole(0, 1_000_000)] = Field(
+        0, description="Whose demand is met first where the pool cannot carry all: the higher one's."
+    )
 
 
 class FleetBody(Section):
@@ -183,7 +195,16 @@ class FleetBody(Section):
 
     hardware: Hardware = Field(description="The shared pool; it replaces the specs' own.")
     members: tuple[Member, ...] = Field(min_length=1, description="The specs that share it.")
-    objective: Objective = Field("cost", description="What is best for the fleet.")
+    objective: FleetObjective = Field(
+        "cost", description="cost or energy: the least that carries all members; unmet: the least demand left unmet, by priority."
+    )
+
+    @model_validator(mode="after")
+    def _rules(self) -> FleetBody:
+        if len(self.members) > MOST_MEMBERS:
+            message = f"{len(self.members)} members, and a fleet has at most {MOST_MEMBERS}"
+            refuse([Finding("members", "out-of-range", message, "split the fleet, and its pool")])
+        return self
 
 
 class Fleet(Section):

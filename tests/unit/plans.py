@@ -103,8 +103,8 @@ def make_plan(*roles: Role, **changes: Any) -> Plan:
     plan = Plan(
         name="llama-chat", feasible=True, slo={"ttft.p95": 0.5, "itl.p95": 0.05}, prediction=prediction,
         binding=("itl.p95",), why=("8 accelerators hold the weights and 256 sequences.",),
-        flips=(), alternatives=(), pareto=(), searched=120, rejected={"memory": 40}, pool=(POOL,), spec={}, inputs={},
-        facts={}, notes=(), **parts,
+        flips=(), cases=(), missing=(), alternatives=(), pareto=(), searched=120, rejected={"memory": 40}, pool=(POOL,),
+        spec={}, inputs={}, facts={}, notes=(), **parts,
     )  # fmt: skip
     return replace(plan, **own)
 

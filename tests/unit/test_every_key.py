@@ -125,15 +125,12 @@ ELSEWHERE = {
     "preset": "fills other keys (below)",
     "model.config": "tests/unit/test_hf_configs.py reads the same facts from a file",
     "model.architecture": "tests/unit/test_hf_configs.py reads the same facts inline",
-    "model.speculative.method": "refused until it is built (spec/not_yet.py)",
-    "model.speculative.draft": "refused until it is built (spec/not_yet.py)",
-    "model.speculative.steps": "refused until it is built (spec/not_yet.py)",
-    "model.speculative.acceptance": "refused until it is built (spec/not_yet.py)",
+    "model.speculative.draftConfig": "a file beside the spec; tests/unit/test_solve_drafting.py",
     "traffic.trace": "test_solve_keys.py: test_a_trace_decides",
     "constraints.pp": "pipelines over nodes are sized; tests/unit/test_parallel.py",
     "deploy.engineVersion": "there is one contract of each engine that renders; an unknown version is refused (below)",
-    "deploy.multiNode": "refused until it is built (spec/not_yet.py)",
-    "deploy.gateway": "refused but for none until it is built (spec/not_yet.py)",
+    "deploy.multiNode": "leaderworkerset or nothing until there are role-based groups (spec/not_yet.py)",
+    "deploy.gateway": "none or nothing until gateways are rendered (spec/not_yet.py)",
     "deploy.calibration": "tests/unit/test_calibrate_command.py plans with constants of a file",
     "deploy.overrides.patches": "a file beside the spec; tests/unit/test_render_bundle.py",
 }
@@ -204,7 +201,7 @@ def test_no_key_is_forgotten() -> None:
     shown = decided | set(RENDERED) | set(ELSEWHERE)
     language = {k.removeprefix("spec.") for k in keys(ServingSpec)} - {"apiVersion", "kind"}
     assert language - shown == set(), "keys of which no test shows that they change anything"
-    sections = {"hardware.pool.fabric", "hardware.pool.tolerations"}
+    sections = {"hardware.pool.fabric", "hardware.pool.tolerations", "model.speculative"}
     assert shown - language - sections == set(), "keys that the language does not have"
     assert not set(ELSEWHERE) & set(RENDERED)
 

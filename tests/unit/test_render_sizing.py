@@ -110,6 +110,18 @@ def test_an_autoscaler_at_its_maximum_leaves_no_room_for_a_surge() -> None:
     assert not surge_fits(scaled, scaled.role("serve"))
 
 
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+@pytest.mark.parametrize(("size", "other"), [(4, 4), (4, 2), (2, 1), (8, 4)])
+def test_a_surge_finds_room_beside_the_fleets_other_members(nodes: int, size: int, other: int) -> None:
+    for count, others in itertools.product(range(1, 4), range(1, 4)):
+        plan = pool_of(make_plan(make_role(tp=size, replicas=count)), nodes, 8)
+        shared = replace(plan, pool=(replace(plan.pool[0], others={str(other): others}),))
+        ends = placements(nodes, 8, [size] * count + [other] * others)
+        if surge_fits(shared, shared.role("serve")):
+            assert surge_fits(plan, plan.role("serve"))
+            assert not ends or all(max(free) >= size for free in ends)
+
+
 @pytest.mark.parametrize(("budget_s", "failures"), [(1450.0, 145), (1451.0, 146), (0.0, 1)])
 def test_startup_probe_gives_the_budget(budget_s: float, failures: int) -> None:
     assert sizing.startup_failures(budget_s) == failures

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from servegen.cli.app import run as servegen
+from servegen.codec import to_jsonable
 from servegen.errors import InfeasibleError, SpecError
-from servegen.plan import Plan, dumps, loads, to_jsonable
+from servegen.plan import Plan, dumps, loads
 from servegen.solve.arrivals import Traffic
 from servegen.solve.explained import explained
 from servegen.solve.problem import Problem
@@ -154,9 +155,15 @@ STATIC = {
 
 def test_a_head_that_all_share_is_held_once() -> None:
     """A replica holds it once, so more requests run; and no more than that is saved."""
-    one = {"model": LLAMA_8B, "constraints": "{topology: aggregated, tp: [1]}", "slo": "{}", "objective": "throughput",
-           "pool": "[{accelerator: l40s, nodes: 1, perNode: 1}]"}  # fmt: skip
-    plans = {p: solve(problem(**one, traffic=f"{{isl: 2000, osl: 200, prefix: {{{p}}}}}")) for p in ("shared: 0", "shared: 1900", "hitRate: 0.95")}
+    stated = {
+        "model": LLAMA_8B,
+        "constraints": "{topology: aggregated, tp: [1]}",
+        "objective": "throughput",
+        "pool": "[{accelerator: l40s, nodes: 1, perNode: 1}]",
+    }
+    plans = {}
+    for prefix in ("shared: 1900", "hitRate: 0.95"):
+        plans[prefix] = solve(problem(**stated, traffic=f"{{isl: 2000, osl: 200, prefix: {{{prefix}}}}}"))
     limit = {p: plan.choice.roles[0].max_running_requests for p, plan in plans.items()}
     assert limit["shared: 1900"] > limit["hitRate: 0.95"]
     role = plans["shared: 1900"].choice.roles[0]
