@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,17 @@ class Source:
         if self.loaded is None:
             raise self.error or ValueError(f"{self.file} holds neither a spec nor an error")
         return self.loaded
+
+
+def solving(loaded: Any) -> AbstractContextManager[None]:
+    """A note while a spec is solved whose trace brings hashes perhaps: every room for its prefix caches takes a search."""
+    from servegen.spec.load import LoadedSpec
+
+    if not isinstance(loaded, LoadedSpec) or loaded.spec.spec.traffic.trace is None:
+        return nullcontext()
+    from servegen.report.progress import noted
+
+    return noted(f"{loaded.name}: sizing for {loaded.spec.spec.traffic.trace}")
 
 
 def read_specs(paths: Sequence[str]) -> list[Source]:

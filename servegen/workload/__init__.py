@@ -10,11 +10,12 @@
 from __future__ import annotations
 
 from servegen.workload.lengths import NODE_EDGES, Lengths, held_tokens
-from servegen.workload.reuse import Found, Reuse
+from servegen.workload.reuse import FOLLOWED, Found, Reuse
 from servegen.workload.trace import HASH_BLOCK_TOKENS, TraceRequests, trace_requests
 from servegen.workload.traffic import Workload, arrival_burstiness, of_trace, prefix_hit_share
 
 __all__ = [
+    "FOLLOWED",
     "HASH_BLOCK_TOKENS",
     "NODE_EDGES",
     "Found",

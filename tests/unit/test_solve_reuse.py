@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +16,14 @@ from servegen.cli.app import run as servegen
 from servegen.codec import to_jsonable
 from servegen.errors import InfeasibleError, SpecError
 from servegen.plan import Plan, dumps, loads
+from servegen.report.progress import noted
 from servegen.solve.arrivals import Traffic
 from servegen.solve.explained import explained
 from servegen.solve.problem import Problem
 from servegen.solve.replay import of_lock, of_problem, requests, run
 from servegen.solve.reuse import left
 from servegen.solve.search import search, solve
+from servegen.workload import Reuse, trace_requests
 from tests.solver.specs import LLAMA_8B, problem, problem_of, spec_text
 
 BLOCK = 512
@@ -219,3 +225,53 @@ def test_a_head_longer_than_the_traces_prompts_is_refused(tmp_path: Path) -> Non
     write_conversations(tmp_path, 10)
     with pytest.raises(SpecError, match="above the trace's mean prompt"):
         traced(tmp_path, "{trace: t.jsonl, prefix: {shared: 50000}}")
+
+
+# ---- the terminal is told, and nobody else
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_is_told_what_takes_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    for stderr in (io.StringIO(), Terminal()):
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with noted("sizing for t.jsonl"):
+            pass
+        assert ("sizing for t.jsonl" in stderr.getvalue()) is stderr.isatty()
+
+
+# ---- the published trace, where it is at hand
+
+SHARED_DATA = os.environ.get("SERVEGEN_REFERENCE_DATA", "")
+
+
+@pytest.mark.skipif(not SHARED_DATA, reason="SERVEGEN_REFERENCE_DATA does not name a folder of reference data")
+@pytest.mark.parametrize(
+    "constraints", [TOGETHER, "{topology: aggregated, tp: [2]}", "{topology: aggregated}", "{topology: disaggregated}"]
+)
+def test_the_conversations_of_mooncake(tmp_path: Path, constraints: str) -> None:
+    trace = Path(SHARED_DATA) / "data" / "traces" / "mooncake_conversation.jsonl"
+    shutil.copy(trace, tmp_path / "t.jsonl")
+    stated = {"constraints": constraints, "more_model": ", contextLength: 131072", "slo": "{ttft: 10s, itl: 100ms}"}
+    question = traced(tmp_path, **stated)
+    plan = solve(question)
+    hit, ttft = replayed(question, plan)
+    assert plan.traffic.prefix_unbounded == pytest.approx(0.374, abs=5e-4)
+    assert plan.traffic.prefix_hit == pytest.approx(hit, abs=0.02)
+    # The queue of a split is planned for each prefill server apart, and its router fills the emptier one: the plan is too slow.
+    assert ttft <= plan.prediction.ttft.p95 * 1.25
+    if plan.choice.topology == "aggregated":
+        assert ttft == pytest.approx(plan.prediction.ttft.p95, rel=0.25)
+
+
+def test_published_hit_potential_of_mooncake() -> None:
+    """Token-weighted hits of an LRU cache over the published conversations: 36.2, 21.5 and 4.5 % at 50k, 10k and 1k blocks."""
+    if not SHARED_DATA:
+        pytest.skip("SERVEGEN_REFERENCE_DATA does not name a folder of reference data")
+    reuse = Reuse(trace_requests(Path(SHARED_DATA) / "data" / "traces" / "mooncake_conversation.jsonl"))
+    shares = [reuse.share(blocks * BLOCK, 1) for blocks in (50_000, 10_000, 1_000)]
+    assert shares == pytest.approx([0.362, 0.215, 0.045], abs=1e-3)
