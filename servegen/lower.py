@@ -109,6 +109,7 @@ def _step(model: ModelFacts, engine: EngineFacts, config: Config, physics: Physi
     latency, wire = _collectives(model, engine, config, ideal)
     return {
         "launch_s": 0.0 if ideal else engine.step_s.value + model.num_layers * engine.layer_s.value,
+        "prompt_s": 0.0 if ideal else model.num_layers * engine.prompt_layer_s.value,
         "latency_s": latency,
         "sequence_s": 0.0 if ideal else engine.sequence_s.value,
         "weight_s": compute.stream_s(_linear_bytes(model, config.weights, experts=False), tp, width, stream_share)

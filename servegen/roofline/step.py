@@ -2,9 +2,10 @@
 
 The step (F50 generalised) of ``sequences`` decoding sequences and ``tokens`` prefill tokens of ``prompts`` prompts is
 
-    launch + latency + sequence*(sequences + prompts) + kv + max(streaming, multiplying) + wire + attention
+    max(launch + latency + sequence*(sequences + prompts) + kv + max(streaming, multiplying) + wire + attention, prompt)
 
-where ``streaming`` counts the experts that the batch wakes (F43). With the ideal terms (efficiency 1, no latency) it is F10.
+where ``prompt`` is what the host takes to launch a step that carries a prompt, which no CUDA graph holds (0 without one), and
+``streaming`` counts the experts that the batch wakes (F43). With the ideal terms (efficiency 1, no latency) it is F10.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ class StepTerms:
     """Coefficients of the step, shape (rows,) or, with a group axis, (rows, groups); ``window`` is (groups,).
 
     ``token_read_s`` is the time to read one cached token (per sequence), ``state_s`` the time for a sequence's fixed state,
-    ``pair_s`` the time per unit of :func:`servegen.roofline.attention.causal_pairs`.
+    ``pair_s`` the time per unit of :func:`servegen.roofline.attention.causal_pairs`, ``prompt_s`` the least time of a step that
+    carries a prompt.
     """
 
     launch_s: Array
+    prompt_s: Array
     latency_s: Array
     sequence_s: Array
     weight_s: Array
@@ -67,6 +70,10 @@ class StepTerms:
 
     def chunk_s(self, tokens: Array) -> Array:
         """Seconds of a prefill-only step of ``tokens`` tokens, without attention and per-prompt cost."""
+        return np.maximum(self.device_s(tokens), self.prompt_s[:, None] if tokens.ndim > 1 else self.prompt_s)
+
+    def device_s(self, tokens: Array) -> Array:
+        """As :meth:`chunk_s`, for a device that never waits for its host."""
         fixed, wire = self.launch_s + self.latency_s, self.token_wire_s
         if tokens.ndim > 1:
             fixed, wire = fixed[:, None], wire[:, None]
@@ -108,8 +115,10 @@ class StepTerms:
                 stream = self.weight_s[row] + self.expert_s[row] * (1.0 - self.expert_idle[row] ** now)
                 multiply = self.token_flop_s[row] * now
                 parts["weights" if stream >= multiply else "compute"][row] += max(stream, multiply)
-                parts["collectives"][row] += self.latency_s[row] + self.token_wire_s[row] * now
-                parts["overhead"][row] += self.launch_s[row]
+                wire = self.latency_s[row] + self.token_wire_s[row] * now
+                device = self.launch_s[row] + wire + max(stream, multiply)
+                parts["collectives"][row] += wire
+                parts["overhead"][row] += self.launch_s[row] + max(self.prompt_s[row] - device, 0.0)
         parts["overhead"] += self.sequence_s
         parts["attention"] += self.attention_s(np.array([total]), np.array([total - uncached]))[:, 0]
         return parts

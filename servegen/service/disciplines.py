@@ -125,28 +125,39 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
     """Decodes share a step with a prefill chunk under a token budget (F44; vLLM, SGLang with mixed chunks)."""
 
     def mixed_step(tokens: Array, prompts: Array, attention: Array) -> Array:
-        """Seconds of a step that adds ``tokens`` prefill tokens; trailing axes broadcast."""
+        """Seconds that a step with ``tokens`` prefill tokens takes on the device; trailing axes broadcast."""
         tail = (slice(None),) + (None,) * (tokens.ndim - 1)
         base = (s.terms.launch_s + s.terms.latency_s + (s.terms.sequence_s + s.kv_s) * running)[tail]
         batch = running[tail] + tokens
         return base + s.terms.sequence_s[tail] * prompts + s.terms.gemm_s(batch) + s.terms.token_wire_s[tail] * batch + attention
 
+    def host_s() -> Array:
+        """Seconds for which the device waits for its host in a step with a prompt, on average over the lengths of prompts."""
+        spare = s.terms.prompt_s - (s.terms.sequence_s + s.kv_s + s.terms.token_wire_s) * running
+        idle = spare[:, None] - s.piece_s
+        np.maximum(idle, 0.0, out=idle)
+        return np.asarray(np.einsum("ij,ij->i", s.piece_weights, idle))
+
     rate, running = np.zeros_like(level), level
-    for _ in range(ROUNDS):
+    waits = host_s()
+    for left in reversed(range(ROUNDS)):
         step = s.terms.decode_s(running, s.kv_s)
         room = np.maximum(s.chunk - running, 1.0)
         prompts = _prompts_per_step(rate, step, np.maximum(room / d.uncached_mean, 1.0))
-        steps = np.maximum(d.uncached_mean / room, 1.0 / prompts)
+        # The last chunk of a prompt takes a step as well, however few its tokens; prompts that wait together share one.
+        steps = np.maximum(d.uncached_mean / room, s.pieces / prompts)
         # Once every step carries a chunk, prompts set the pace: no more sequences can be decoding than they feed.
         running = np.minimum(level, d.gaps / steps)
         step = s.terms.decode_s(running, s.kv_s)
-        longer = mixed_step(d.uncached_mean / steps, 1.0 / steps, s.attention_mean_s / steps)
+        waits = waits if left else host_s()  # it moves with the running sequences only: the last round's counts
+        longer = mixed_step(d.uncached_mean / steps, 1.0 / steps, s.attention_mean_s / steps) + waits
         rate = 1.0 / (steps * (longer - step) + d.gaps * step / np.maximum(running, 1e-12))
     share = np.minimum(steps * running / d.gaps, 1.0)
     busy = np.minimum(rate * steps * longer, 1.0)
     prompt = d.uncached_edges[None, : s.prefill_edges_s.shape[1]]
     edge_steps = np.maximum(prompt / room[:, None], 1.0)
     edge_step = mixed_step(prompt / edge_steps, 1.0 / edge_steps, s.attention_edges_s / edge_steps)
+    edge_step = np.maximum(edge_step, s.terms.prompt_s[:, None])
     # A long prompt lengthens more steps than a short one.
     weights = WIDTHS[: max(prompt.shape[1] - 1, 0)] * (edge_steps[:, 1:] + edge_steps[:, :-1])
     return Point(
@@ -157,7 +168,7 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         busy=busy,
         wait_s=_queue_s(steps * longer, busy, d, s.prefill_cv2, running),
         service_edges_s=edge_steps * edge_step,
-        service_mean_s=np.maximum(d.uncached_mean / room, 1.0) * longer,
+        service_mean_s=np.maximum(d.uncached_mean / room, s.pieces) * longer,
         gap_s=step,
         gap_sd_s=_spread(s, running, step),
         stall_share=share,

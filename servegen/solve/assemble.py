@@ -275,6 +275,7 @@ def _facts(problem: Problem, chosen: Candidate, roles: Sequence[Role]) -> Mappin
             "id": engine.id,
             "step_s": constant(engine.step_s),
             "layer_s": constant(engine.layer_s),
+            "prompt_layer_s": constant(engine.prompt_layer_s),
             "sequence_s": constant(engine.sequence_s),
             "request_s": constant(engine.request_s),
             "kv_efficiency": constant(engine.kv_efficiency),

@@ -25,6 +25,7 @@ from servegen.service.server import Server, server
 from servegen.simulate import benchmark
 from servegen.simulate.deployment import Deployment, Pool
 from servegen.simulate.engine import Limits
+from servegen.simulate.started import WHOLE_PROMPTS, started
 from servegen.simulate.steps import StepModel
 from servegen.solve.bands import band
 from servegen.solve.budget import budget
@@ -35,11 +36,6 @@ from servegen.workload import Lengths, Workload
 
 Mode = Literal["static", "aggregated", "disaggregated"]
 
-#: Engines that put whole prompts into a step.
-WHOLE_PROMPTS = frozenset({"tensorrt-llm"})
-#: SGLang's prefill step on Blackwell, whose devices have the memory for it (its server arguments, above 90 GB).
-LARGE_STEP_TOKENS = 16384
-LARGE_STEP_CAPABILITY = 10.0
 
 
 @dataclass(frozen=True)
@@ -281,21 +277,12 @@ def _replayed(
     pool = figures.kv_pool_bytes * (token / figures.kv_bytes_per_token if token else 1.0 / lowered.configs[0].tp)
     model = StepModel.of(lowered.terms, 0, m.kv_bytes[0].tolist(), float(m.state_bytes[0]))
     bench = benchmark.as_published(request.batch, request.isl, request.osl, request.cached)
-    limits = Limits(request.batch, _step_tokens(request, bench.isl, accelerator, engine), pool, engine.memory.kv_reserve_osl)
+    tp, capability = lowered.configs[0].tp, accelerator.compute_capability
+    begun = started(engine.id, capability, engine.token_budget, tp, bench.users, bench.isl, bench.osl)
+    limits = Limits(begun.slots, request.chunk or begun.chunk, pool, engine.memory.kv_reserve_osl, begun.wait_steps)
     scheduler = "whole" if engine.id in WHOLE_PROMPTS else engine.schedulers[0]
     found = benchmark.run(Deployment((Pool(model, limits, scheduler, 1, engine.request_s.value),)), bench)
     return found.ttft_s, found.tpot_s, found.output_tokens_per_s
-
-
-def _step_tokens(request: EstimateRequest, longest: int, accelerator: AcceleratorFacts, engine: EngineFacts) -> int:
-    """Tokens of the largest step as benchmarks of prompts up to ``longest`` tokens start their engines."""
-    if request.chunk:
-        return request.chunk
-    if engine.id in WHOLE_PROMPTS:  # a prompt must fit beside the running batch; InferenceX rounds up to 64
-        return max(math.ceil((request.batch + longest + 64) / 64) * 64, engine.token_budget)
-    if engine.id == "sglang" and accelerator.compute_capability >= LARGE_STEP_CAPABILITY:
-        return LARGE_STEP_TOKENS
-    return engine.token_budget
 
 
 def _batch(request: EstimateRequest, srv: Server, d: Demand) -> tuple[float, float, float]:
@@ -345,7 +332,7 @@ def _band(
         "output_tokens_per_s": "throughput",
         "output_tokens_per_s_per_device": "throughput",
     }
-    bands = band(model, engine, accelerator, request.weights or model.native_precision)
+    bands = band(model, engine, accelerator, request.weights or model.native_precision, request.batch)
     values = {f.name: getattr(s, f.name) for f in dataclasses.fields(s)}
     return BandFigures(
         {k: v * bands[metric[k]].low for k, v in values.items()},

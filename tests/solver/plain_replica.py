@@ -56,6 +56,7 @@ class Step:
     """One configuration's step, in seconds."""
 
     fixed: float  # launches and all-reduce latency
+    least: float  # of a step with a prompt: the host's time to launch it
     each: float  # host work per sequence
     stream: float  # weights and vocabulary
     multiply: float  # per token
@@ -73,9 +74,15 @@ class Step:
         left, time = new, 0.0
         while left > 0:
             now = min(chunk, left)
-            time += self.fixed + self.gemm(now) + self.wire * now
+            time += self.chunk(now)
             left -= now
         return time + self.attention(new, whole) + self.each
+
+    def chunk(self, tokens: float) -> float:
+        return max(self.device(tokens), self.least)
+
+    def device(self, tokens: float) -> float:
+        return self.fixed + self.gemm(tokens) + self.wire * tokens
 
     def attention(self, new: float, whole: float) -> float:
         return self.pair * (whole * whole - (whole - new) * (whole - new))
@@ -106,6 +113,7 @@ def step(model: ModelFacts, acc: AcceleratorFacts, engine: EngineFacts, weights:
         wire = 2 * layers * (2 * model.hidden_size * 2.0 * (tp - 1) / tp) / speed
     return Step(
         fixed=engine.step_s.value + layers * engine.layer_s.value + latency,
+        least=layers * engine.prompt_layer_s.value,
         each=engine.sequence_s.value,
         stream=_matrix_bytes(model, weights) / (tp * acc.hbm_bytes_per_s * gemm.ew)
         + vocabulary / (tp * acc.hbm_bytes_per_s * 0.75),
@@ -202,6 +210,7 @@ class Replica:
         for n, w in zip(t.new, t.whole, strict=True):
             self.edges.append(max(self.step.prefill(n, w, self.chunk), self.edges[-1] if self.edges else 0.0))
         bins = zip(t.bin_weights, t.new_bins, t.whole_bins, strict=True)
+        self.pieces = sum(w * max(math.ceil(n / self.chunk), 1.0) for w, n in zip(t.bin_weights, t.new_bins, strict=True))
         self.attention = sum(w * self.step.attention(n, whole) for w, n, whole in bins)
 
     def gain(self, prompts: float) -> float:
@@ -211,8 +220,7 @@ class Replica:
             tokens = k * self.load.new_mean
             chunks = max(tokens / self.chunk, 1.0)
             size = tokens / chunks
-            each = self.step.fixed + self.step.gemm(size) + self.step.wire * size
-            return chunks * each + k * (self.step.each + self.attention)
+            return chunks * self.step.chunk(size) + k * (self.step.each + self.attention)
 
         return min(together(prompts) / (prompts * together(1.0)), 1.0)
 
@@ -271,14 +279,24 @@ class Replica:
             base = s.fixed + (s.each + s.read * t.held) * n
             return base + s.each * prompts + s.gemm(n + tokens) + s.wire * (n + tokens) + attention
 
+        def idle() -> float:
+            s, total = self.step, 0.0
+            for w, new, whole in zip(t.bin_weights, t.new_bins, t.whole_bins, strict=True):
+                count = max(math.ceil(new / self.chunk), 1.0)
+                device = s.device(new / count) + (s.each + s.attention(new, whole)) / count
+                total += w * count / self.pieces * max(s.least - device - (s.each + s.read * t.held + s.wire) * n, 0.0)
+            return total
+
         rate, n = 0.0, asked
-        for _ in range(4):
+        waits = idle()
+        for left in (3, 2, 1, 0):
             room = max(self.chunk - n, 1.0)
             prompts = self.together(rate, self.decode(n), max(room / t.new_mean, 1.0))
-            steps = max(t.new_mean / room, 1.0 / prompts)
+            steps = max(t.new_mean / room, self.pieces / prompts)
             n = min(asked, t.gaps / steps)  # prompts feed no more
             step_s = self.decode(n)
-            longer = longer_step(t.new_mean / steps, 1.0 / steps, self.attention / steps)
+            waits = waits if left else idle()
+            longer = longer_step(t.new_mean / steps, 1.0 / steps, self.attention / steps) + waits
             rate = 1.0 / (steps * (longer - step_s) + t.gaps * step_s / max(n, 1e-12))
         share = min(steps * n / t.gaps, 1.0)
         busy = min(rate * steps * longer, 1.0)
@@ -286,7 +304,7 @@ class Replica:
         for new, whole in zip(t.new, t.whole, strict=True):
             count = max(new / room, 1.0)
             counts.append(count)
-            times.append(longer_step(new / count, 1.0 / count, self.step.attention(new, whole) / count))
+            times.append(max(longer_step(new / count, 1.0 / count, self.step.attention(new, whole) / count), self.step.least))
         weights = [w * (a + b) for w, a, b in zip(WIDTHS, counts, counts[1:], strict=False)]
         stalls: list[float] = []
         for time in times:
@@ -298,7 +316,7 @@ class Replica:
             busy=busy,
             wait=self.wait(steps * longer, busy),
             service=[c * s for c, s in zip(counts, times, strict=True)],
-            service_mean=max(t.new_mean / room, 1.0) * longer,
+            service_mean=max(t.new_mean / room, self.pieces) * longer,
             gap=step_s,
             gap_sd=self.spread(n),
             stalled=share,
