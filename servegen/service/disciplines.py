@@ -139,11 +139,11 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         return np.asarray(np.einsum("ij,ij->i", s.piece_weights, idle))
 
     rate, running = np.zeros_like(level), level
-    waits = host_s()
+    waits, every = host_s(), s.terms.decode_s(running, s.kv_s)
     for left in reversed(range(ROUNDS)):
-        step = s.terms.decode_s(running, s.kv_s)
         room = np.maximum(s.chunk - running, 1.0)
-        prompts = _prompts_per_step(rate, step, np.maximum(room / d.uncached_mean, 1.0))
+        # Steps with prompts last longer, so that more come during them: the mean step says how many wait together.
+        prompts = _prompts_per_step(rate, every, np.maximum(room / d.uncached_mean, 1.0))
         # The last chunk of a prompt takes a step as well, however few its tokens; prompts that wait together share one.
         steps = np.maximum(d.uncached_mean / room, s.pieces / prompts)
         # Once every step carries a chunk, prompts set the pace: no more sequences can be decoding than they feed.
@@ -152,7 +152,8 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         waits = waits if left else host_s()  # it moves with the running sequences only: the last round's counts
         longer = mixed_step(d.uncached_mean / steps, 1.0 / steps, s.attention_mean_s / steps) + waits
         rate = 1.0 / (steps * (longer - step) + d.gaps * step / np.maximum(running, 1e-12))
-    share = np.minimum(steps * running / d.gaps, 1.0)
+        share = np.minimum(steps * running / d.gaps, 1.0)
+        every = step + share * (longer - step)
     busy = np.minimum(rate * steps * longer, 1.0)
     prompt = d.uncached_edges[None, : s.prefill_edges_s.shape[1]]
     edge_steps = np.maximum(prompt / room[:, None], 1.0)
@@ -174,7 +175,7 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         stall_share=share,
         stall_edges_s=np.maximum.accumulate(np.maximum(edge_step - step[:, None], 0.0), axis=1),
         stall_weights=weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300),
-        gap_mean_s=share * longer + (1.0 - share) * step,
+        gap_mean_s=every,
     )
 
 

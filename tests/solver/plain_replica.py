@@ -288,17 +288,18 @@ class Replica:
             return total
 
         rate, n = 0.0, asked
-        waits = idle()
+        waits, every = idle(), self.decode(n)
         for left in (3, 2, 1, 0):
             room = max(self.chunk - n, 1.0)
-            prompts = self.together(rate, self.decode(n), max(room / t.new_mean, 1.0))
+            prompts = self.together(rate, every, max(room / t.new_mean, 1.0))
             steps = max(t.new_mean / room, self.pieces / prompts)
             n = min(asked, t.gaps / steps)  # prompts feed no more
             step_s = self.decode(n)
             waits = waits if left else idle()
             longer = longer_step(t.new_mean / steps, 1.0 / steps, self.attention / steps) + waits
             rate = 1.0 / (steps * (longer - step_s) + t.gaps * step_s / max(n, 1e-12))
-        share = min(steps * n / t.gaps, 1.0)
+            share = min(steps * n / t.gaps, 1.0)
+            every = share * longer + (1 - share) * step_s
         busy = min(rate * steps * longer, 1.0)
         counts, times = [], []
         for new, whole in zip(t.new, t.whole, strict=True):
@@ -322,7 +323,7 @@ class Replica:
             stalled=share,
             stalls=stalls,
             stall_weights=[w / sum(weights) for w in weights],
-            gap_mean=share * longer + (1 - share) * step_s,
+            gap_mean=every,
         )
 
     def _prefill(self, busy: float) -> Seen:
