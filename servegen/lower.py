@@ -158,6 +158,7 @@ def _step(model: ModelFacts, engine: EngineFacts, config: Config, physics: Physi
     spread = math.sqrt(2.0 * math.log(config.ep) * config.ep / _experts(model)) if config.ep > 1 and not ideal else 0.0
     return {
         "launch_s": launch,
+        "prompt_s": 0.0 if ideal else share * model.num_layers * engine.prompt_layer_s.value,
         "latency_s": latency,
         "sequence_s": 0.0 if ideal else engine.sequence_s.value,
         "weight_s": share * compute.stream_s(streamed, tp, width, stream_share)

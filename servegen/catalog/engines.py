@@ -68,6 +68,7 @@ def _load(name: str) -> EngineFacts:
         schedulers=cast("tuple[Scheduler, ...]", _known(sheet, "schedulers", get_args(Scheduler))),
         step_s=_constant(sheet, "step_s"),
         layer_s=_constant(sheet, "layer_s"),
+        prompt_layer_s=_constant(sheet, "prompt_layer_s"),
         sequence_s=_constant(sheet, "sequence_s"),
         request_s=_constant(sheet, "request_s"),
         kv_efficiency=_constant(sheet, "kv_efficiency"),

@@ -230,6 +230,7 @@ class EngineFacts:
     schedulers: tuple[Scheduler, ...]
     step_s: Constant  # T0
     layer_s: Constant  # t_l
+    prompt_layer_s: Constant  # t_p: host time to launch a layer of a step that carries a prompt
     sequence_s: Constant  # aB
     request_s: Constant  # t_req
     kv_efficiency: Constant  # eta_kv

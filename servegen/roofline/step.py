@@ -2,9 +2,10 @@
 
 The step (F50 generalised) of ``sequences`` decoding sequences and ``tokens`` prefill tokens of ``prompts`` prompts is
 
-    launch + latency + sequence*(sequences + prompts) + kv + max(streaming, multiplying) + wire + attention
+    max(launch + latency + sequence*(sequences + prompts) + kv + max(streaming, multiplying) + wire + attention, prompt)
 
-where ``streaming`` counts the experts that the batch wakes (F43). With the ideal terms (efficiency 1, no latency) it is F10.
+where ``prompt`` is what the host takes to launch a step that carries a prompt, which no CUDA graph holds (0 without one), and
+``streaming`` counts the experts that the batch wakes (F43). With the ideal terms (efficiency 1, no latency) it is F10.
 
 A pipeline of ``stages`` works on as many micro-batches at once: a sequence gets a token each time its micro-batch has been
 through all of them, so the step is ``stages`` times that of one stage with its share of the sequences. Attention-data
@@ -35,14 +36,15 @@ class StepTerms:
     """Coefficients of the step, shape (rows,) or, with a group axis, (rows, groups); ``window`` is (groups,).
 
     ``token_read_s`` is the time to read one cached token (per sequence), ``state_s`` the time for a sequence's fixed state,
-    ``pair_s`` the time per unit of :func:`servegen.roofline.attention.causal_pairs`. All are of the slowest of ``stages`` and
-    of one of ``groups``; ``group_flop_s`` is the time per token of the matrices that belong to a group, ``token_flop_s`` of
-    those that all groups share. ``expert_spread`` is what the busiest expert-parallel rank wakes beyond its share (F43), 0
-    without expert parallelism. With ``rounds`` a decode step is a round of speculative decoding, and a prompt is prefilled by the
-    draft as well; the rows that draft have one stage.
+    ``pair_s`` the time per unit of :func:`servegen.roofline.attention.causal_pairs`, ``prompt_s`` the least time of a step that
+    carries a prompt. All are of the slowest of ``stages`` and of one of ``groups``; ``group_flop_s`` is the time per token of the
+    matrices that belong to a group, ``token_flop_s`` of those that all groups share. ``expert_spread`` is what the busiest
+    expert-parallel rank wakes beyond its share (F43), 0 without expert parallelism. With ``rounds`` a decode step is a round of
+    speculative decoding, and a prompt is prefilled by the draft as well; the rows that draft have one stage.
     """
 
     launch_s: Array
+    prompt_s: Array
     latency_s: Array
     sequence_s: Array
     weight_s: Array
@@ -117,12 +119,19 @@ class StepTerms:
 
         The tokens belong to ``prompts`` prompts, one if it is left out, of which each has a group to itself where it can.
         """
+        time = np.maximum(self.device_s(tokens, prompts), _beside(self.prompt_s, tokens))
+        return time if self.rounds is None else time + self.rounds.chunk_s(tokens, self._busiest_of(tokens, prompts))
+
+    def device_s(self, tokens: Array, prompts: Array | None = None) -> Array:
+        """As :meth:`chunk_s`, for a device that never waits for its host and drafts nothing."""
         fixed, wire = _beside(self.launch_s + self.latency_s, tokens), _beside(self.token_wire_s, tokens)
-        busiest = None
-        if not self.plain:
-            busiest = tokens if prompts is None else tokens / np.minimum(prompts, self.groups)
-        time = fixed + self.gemm_s(tokens, busiest) + wire * tokens
-        return time if self.rounds is None else time + self.rounds.chunk_s(tokens, busiest)
+        return np.asarray(fixed + self.gemm_s(tokens, self._busiest_of(tokens, prompts)) + wire * tokens)
+
+    def _busiest_of(self, tokens: Array, prompts: Array | None) -> Array | None:
+        """Tokens of the group that has the most of them, None where there are no groups."""
+        if self.plain:
+            return None
+        return tokens if prompts is None else tokens / np.minimum(prompts, self.groups)
 
     def prefill_s(self, uncached: Array, total: Array, chunk: Array) -> Array:
         """Seconds that a stage takes to prefill one prompt alone, in chunks (F8b, F33).
@@ -163,10 +172,12 @@ class StepTerms:
         full = np.floor(uncached / size)
         for count, now in ((full, size), (np.where(uncached - full * size > 0, 1.0, 0.0), uncached - full * size)):
             stream, multiply = self._streamed(now), (self.token_flop_s + self.group_flop_s) * now
+            wire = self.latency_s + self.token_wire_s * now
+            device = self.launch_s + wire + np.maximum(stream, multiply)
             parts["weights"] += count * np.where(stream >= multiply, stream, 0.0)
             parts["compute"] += count * np.where(stream >= multiply, 0.0, multiply)
-            parts["collectives"] += count * (self.latency_s + self.token_wire_s * now)
-            parts["overhead"] += count * self.launch_s
+            parts["collectives"] += count * wire
+            parts["overhead"] += count * (self.launch_s + np.maximum(self.prompt_s - device, 0.0))
             if self.rounds is not None:
                 parts["draft"] = parts.get("draft", 0.0) + count * self.rounds.chunk_s(now, now)
         parts["overhead"] += self.sequence_s

@@ -150,29 +150,41 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         s = dataclasses.replace(s, terms=dataclasses.replace(s.terms, rounds=None))
 
     def mixed_step(tokens: Array, prompts: Array, attention: Array) -> Array:
-        """Seconds of a step that adds ``tokens`` prefill tokens; trailing axes broadcast."""
+        """Seconds that a step with ``tokens`` prefill tokens takes on the device; trailing axes broadcast."""
         tail = (slice(None),) + (None,) * (tokens.ndim - 1)
         decoding = np.maximum(running, 1.0)
         base = (s.terms.launch_s + s.terms.latency_s + (s.terms.sequence_s + s.kv_s) * decoding)[tail]
         batch = decoding[tail] + tokens
         return base + s.terms.sequence_s[tail] * prompts + s.terms.gemm_s(batch) + s.terms.token_wire_s[tail] * batch + attention
 
+    def host_s() -> Array:
+        """Seconds for which the device waits for its host in a step with a prompt, on average over the lengths of prompts."""
+        spare = s.terms.prompt_s - (s.terms.sequence_s + s.kv_s + s.terms.token_wire_s) * running
+        idle = spare[:, None] - s.piece_s
+        np.maximum(idle, 0.0, out=idle)
+        return np.asarray(np.einsum("ij,ij->i", s.piece_weights, idle))
+
     rate, running = np.zeros_like(level), level
-    for _ in range(ROUNDS):
-        step = _decode_s(s, running)
+    waits, every = host_s(), _decode_s(s, running)
+    for left in reversed(range(ROUNDS)):
         room = np.maximum(s.chunk - running, 1.0)
-        prompts = _prompts_per_step(rate, step, np.maximum(room / d.uncached_mean, 1.0))
-        steps = np.maximum(d.uncached_mean / room, 1.0 / prompts)
+        # Steps with prompts last longer, so that more come during them: the mean step says how many wait together.
+        prompts = _prompts_per_step(rate, every, np.maximum(room / d.uncached_mean, 1.0))
+        # The last chunk of a prompt takes a step as well, however few its tokens; prompts that wait together share one.
+        steps = np.maximum(d.uncached_mean / room, s.pieces / prompts)
         # Once every step carries a chunk, prompts set the pace: no more sequences can be decoding than they feed.
         running = np.minimum(level, d.gaps / steps)
         step = _decode_s(s, running)
-        longer = mixed_step(d.uncached_mean / steps, 1.0 / steps, s.attention_mean_s / steps)
+        waits = waits if left else host_s()  # it moves with the running sequences only: the last round's counts
+        longer = mixed_step(d.uncached_mean / steps, 1.0 / steps, s.attention_mean_s / steps) + waits
         rate = 1.0 / (steps * (longer - step) + d.gaps * step / np.maximum(running, 1e-12))
-    share = np.minimum(steps * running / d.gaps, 1.0)
+        share = np.minimum(steps * running / d.gaps, 1.0)
+        every = step + share * (longer - step)
     busy = np.minimum(rate * steps * longer, 1.0)
     prompt = d.uncached_edges[None, : s.prefill_edges_s.shape[1]]
     edge_steps = np.maximum(prompt / room[:, None], 1.0)
     edge_step = mixed_step(prompt / edge_steps, 1.0 / edge_steps, s.attention_edges_s / edge_steps)
+    edge_step = np.maximum(edge_step, s.terms.prompt_s[:, None])
     # A long prompt lengthens more steps than a short one.
     weights = WIDTHS[: max(prompt.shape[1] - 1, 0)] * (edge_steps[:, 1:] + edge_steps[:, :-1])
     return Point(
@@ -183,13 +195,13 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         busy=busy,
         wait_s=_queue_s(steps * longer, busy, d, s.prefill_cv2, running),
         service_edges_s=edge_steps * edge_step,
-        service_mean_s=np.maximum(d.uncached_mean / room, 1.0) * longer,
+        service_mean_s=np.maximum(d.uncached_mean / room, s.pieces) * longer,
         gap_s=step,
         gap_sd_s=_spread(s, running, step),
         stall_share=share,
         stall_edges_s=np.maximum.accumulate(np.maximum(edge_step - step[:, None], 0.0), axis=1),
         stall_weights=weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300),
-        gap_mean_s=share * longer + (1.0 - share) * step,
+        gap_mean_s=every,
         burst=together,
     )
 

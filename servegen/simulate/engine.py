@@ -22,19 +22,22 @@ from servegen.simulate.steps import StepModel
 Part = tuple[Request, int]
 Kind = Literal["serve", "static", "prefill", "decode"]
 IDLE, WAKING, DECODING, STEPPING = range(4)
+#: Share of a step's tokens from which on prompts do not wait for company (InferenceX's batch_wait_max_tokens_ratio).
+WORTH_A_STEP = 0.9
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the engine was told: sequences at a time, tokens of a prefill step, bytes of KV on one device, and the share of
-    its output for which a request must find room before it is taken in. Of ``head_tokens`` that prompts have in common the pool
-    holds one copy.
+    """What the engine was told: sequences at a time, tokens of a prefill step, bytes of KV on one device, the share of
+    its output for which a request must find room before it is taken in, and for how many decode steps prompts that do not
+    fill a step wait for company. Of ``head_tokens`` that prompts have in common the pool holds one copy.
     """
 
     max_running: int
     chunk: int
     pool_bytes: float
     reserve_share: float = 0.6
+    wait_steps: int = 0
     head_tokens: int = 0
 
 
@@ -77,6 +80,8 @@ class Replica:
         self._noted_s = 0.0  # since when the queue has its present length
         self._start_s = self._first_s = self._slope_s = 0.0
         self._steps = 0
+        self._waited = 0  # decode steps for which the queue was kept waiting for company
+        self._holding = False
 
     # -- what happens to it ------------------------------------------------------------------------------------------
 
@@ -103,6 +108,8 @@ class Replica:
         """The present action ends."""
         if self._state == DECODING:
             self._observe(now)
+            self._waited += self._steps if self._holding else 0
+            self._holding = False
             self._release(self.batch.advance(self._steps, self._start_s, now, self._first_s, self._slope_s), now)
         elif self._state == STEPPING:
             self._observe(now)
@@ -187,11 +194,26 @@ class Replica:
             seconds += self.batch.read_s() * model.read_share(sequences)
         else:
             seconds = model.prompts_s(tokens, ending, attention, len(parts))
+        seconds = max(seconds, model.prompt_s)
         self._parts, self._steps = parts, 1 if decodes and sequences else 0
         self._begin(STEPPING, now, now + seconds)
 
-    def decode(self, now: float) -> None:
-        """Run decode steps until something changes."""
+    def hold(self, now: float) -> bool:
+        """Decode on while prompts wait for company, if they are to; returns whether that is so (TensorRT-LLM's batch wait)."""
+        left = self.limits.wait_steps - self._waited
+        if left <= 0 or not self.waiting or not self.batch.size or self.full:
+            return False
+        tokens = float(self.batch.size)
+        for request in self.waiting:
+            tokens += request.todo
+            if tokens >= WORTH_A_STEP * self.limits.chunk:
+                return False
+        self._holding = True
+        self.decode(now, left)
+        return True
+
+    def decode(self, now: float, limit: int | None = None) -> None:
+        """Run decode steps until something changes, at most so many."""
         batch = self.batch
         while self._room_bytes() < batch.growth_bytes and self._retract(now):
             pass
@@ -202,6 +224,8 @@ class Replica:
         if room < batch.growth_bytes * most:
             most = max(int(room / batch.growth_bytes), 1)
         self._evict()
+        if limit is not None:
+            most = min(most, limit)
         self._steps = most
         self._first_s, self._slope_s = batch.step_s()
         self._begin(DECODING, now, now + most * self._first_s + self._slope_s * (most * (most - 1) / 2))
@@ -322,6 +346,7 @@ class Replica:
         if not empty and (self._reserved_bytes + reserve > pool or new > self._room_bytes()):
             return False
         self.waiting.popleft()
+        self._waited = 0
         if matched and cache is not None:
             cache.lock(blocks[:matched])
             request.locked = matched

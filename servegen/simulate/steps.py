@@ -34,6 +34,7 @@ class StepModel:
     """
 
     fixed_s: float  # launch and collective latency of any step
+    prompt_s: float  # what a step with a prompt takes at the least
     sequence_s: float  # host and sampling cost of one sequence or of one prompt that ends
     decode_s: float  # what one decoding sequence adds besides its KV: the former, its state, its token on the wire
     wire_s: float
@@ -72,6 +73,7 @@ class StepModel:
         decode = sequence + float(seen.state_s[row]) + wire
         return cls(
             fixed_s=float(terms.launch_s[row] + terms.latency_s[row]),
+            prompt_s=float(terms.prompt_s[row]),
             sequence_s=sequence,
             decode_s=decode,
             wire_s=wire,

@@ -104,18 +104,19 @@ def aggregated(problem: Problem, engine: EngineOption, kind: Kind, rejected: Cou
         srv = server(rows.terms, rows.chunk, engine.facts.request_s.value, d)
         levels = np.minimum(level_limits(problem, rows), level_cap(problem, rows, room.pool))
         high = np.where(fits.any(axis=1), np.max(np.where(fits, levels, 0.0), axis=1), levels[:, 0])
-        factors = pessimism(problem, engine.facts, kind.facts)
+        factors = by_row(problem, engine, kind, rows)
         for x in disciplines:
             block = Block(problem, x, engine, kind, rows, srv, room, BATCH_LIMITS, high)
-            able = _scheduled(block, fits, rejected)
+            able, mine, bands = _scheduled(block, fits, rejected), levels, factors
             if x == "mixed" and not rows.terms.plain:
                 whole = np.flatnonzero((rows.groups == 1.0) & (rows.devices == rows.tp))
                 reason = "mixed chunks: not predicted with pipeline stages or attention groups"
                 rejected[reason] += int(able.sum() - able[whole].sum())
-                block, able, levels = _only(block, whole), able[whole], levels[whole]
-            limit, at_idle = size.largest_level(DISCIPLINES[x], block.server, d, problem.slo, block.level_limit, factors)
+                block, able, mine = _only(block, whole), able[whole], levels[whole]
+                bands = {metric: factor[whole] for metric, factor in factors.items()}
+            limit, at_idle = size.largest_level(DISCIPLINES[x], block.server, d, problem.slo, block.level_limit, bands)
             block = dataclasses.replace(block, level_limit=limit)
-            outcomes.append(_sized(problem, block, able, levels, at_idle, rejected))
+            outcomes.append(_sized(problem, block, able, mine, at_idle, rejected))
     for reason, n in seen.items():  # memory asks nothing of a discipline, but each has its candidates
         rejected[reason] += n * len(disciplines)
     return outcomes
@@ -129,6 +130,13 @@ def _scheduled(block: Block, fits: Mask, rejected: Counter[str]) -> Mask:
     able: Mask = fits & (rounds.drafted == 0)[:, None]
     rejected[f"speculation: {engine.id} does not draft with {block.discipline} scheduling"] += int(np.sum(fits & ~able))
     return able
+
+
+def by_row(problem: Problem, engine: EngineOption, kind: Kind, rows: Rows) -> dict[str, Array]:
+    """:func:`servegen.solve.bands.pessimism` of each row, shape (rows,)."""
+    near, far = (pessimism(problem, engine.facts, kind.facts, cut) for cut in (False, True))
+    cut = rows.is_cut(kind)
+    return {metric: np.where(cut, far[metric], factor) for metric, factor in near.items()}
 
 
 def _only(block: Block, index: NDArray[np.int64]) -> Block:

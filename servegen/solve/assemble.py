@@ -78,7 +78,7 @@ def assemble(
         slo_attainment=attained,
         sustained_rate=min(role_rates),
         load_rate=rate,
-        band=_band(problem, chosen),
+        band=_band(problem, chosen, max(r.running_requests for r in roles)),
         floor=_floor(problem, chosen, roles),
         extrapolated=_extrapolated(problem, chosen),
         bounds={b.id: bounded(b, p, d) for b in problem.slo.bounds},
@@ -260,10 +260,13 @@ def _floor(problem: Problem, chosen: Candidate, roles: Sequence[Role]) -> Mappin
     return out
 
 
-def _band(problem: Problem, chosen: Candidate) -> Mapping[str, Band]:
-    """Of several kinds of accelerator the wider band counts."""
-    drafting = chosen.drafted > 0
-    bands = [band(problem.model, chosen.engine.facts, k.facts, chosen.config[0], drafting) for k in chosen.kinds]
+def _band(problem: Problem, chosen: Candidate, sequences: float) -> Mapping[str, Band]:
+    """Of several roles the wider band counts."""
+    drafting, weights = chosen.drafted > 0, chosen.config[0]
+    kinds = {(r.block.kind.index, r.is_cut): r.block.kind.facts for r in chosen.roles}
+    bands = [
+        band(problem.model, chosen.engine.facts, facts, weights, drafting, sequences, cut) for (_, cut), facts in kinds.items()
+    ]
     return {m: Band(min(b[m].low for b in bands), max(b[m].high for b in bands)) for m in bands[0]}
 
 
@@ -337,6 +340,7 @@ def _facts(problem: Problem, chosen: Candidate, roles: Sequence[Role]) -> Mappin
             "id": engine.id,
             "step_s": _constant(engine.step_s),
             "layer_s": _constant(engine.layer_s),
+            "prompt_layer_s": _constant(engine.prompt_layer_s),
             "sequence_s": _constant(engine.sequence_s),
             "request_s": _constant(engine.request_s),
             "kv_efficiency": _constant(engine.kv_efficiency),

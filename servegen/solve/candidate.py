@@ -54,6 +54,11 @@ class RoleChoice:
         return self.shape.tp
 
     @property
+    def is_cut(self) -> bool:
+        """Whether the replica is cut in other ways than by TP inside a node."""
+        return bool(self.block.rows.is_cut(self.block.kind)[self.row])
+
+    @property
     def devices(self) -> int:
         """Accelerators of one replica."""
         return self.shape.devices

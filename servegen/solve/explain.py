@@ -147,7 +147,7 @@ def limits_of(problem: Problem, role: RoleChoice) -> list[str]:
     slo = problem.slo.touches(metrics) if metrics else problem.slo
     ceiling = 1.0 - 1e-6 if role.role == "prefill" else math.inf
     level = np.array([min(role.level_cap * NUDGE, ceiling)])
-    factors = pessimism(problem, block.engine.facts, block.kind.facts)
+    factors = pessimism(problem, block.engine.facts, block.kind.facts, role.is_cut)
     d = block.problem.demand
     broken = size.violations(DISCIPLINES[block.discipline](srv, d, level), d, slo, factors)
     found = [bound for bound, flags in broken.items() if flags[0]]

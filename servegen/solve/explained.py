@@ -86,10 +86,10 @@ def _bound(problem: Problem, plan: Plan, name: str, limit: str, choice: RoleChoi
         found = plan.prediction.slo_attainment
         text = f"{found * 100:.1f} % of the requests meet every bound, at least {allowed * 100:.4g} % must; {grows}"
         return Binding(name, allowed, found, found - allowed, "share", text)
-    factor = pessimism(problem, choice.block.engine.facts, choice.block.kind.facts).get(limit.partition(".")[0], 1.0)
-    found = plan.prediction.bounds[limit] * factor
+    factors = pessimism(problem, choice.block.engine.facts, choice.block.kind.facts, choice.is_cut)
+    found = plan.prediction.bounds[limit] * factors.get(limit.partition(".")[0], 1.0)
     slack = allowed - found
-    where = "at the sized load" if factor == 1.0 else "at the sized load and the high end of the band"
+    where = "at the sized load" if not factors else "at the sized load and the high end of the band"
     text = f"{duration(found)} of at most {duration(allowed)} {where}, {slack / allowed * 100:.0f} % left; {grows}"
     return Binding(name, allowed, found, slack, "s", text)
 
@@ -144,7 +144,7 @@ def _broken(problem: Problem, chosen: Candidate, index: int, role: RoleChoice) -
     roles[index] = dataclasses.replace(role, level_cap=cap, sustained=math.inf)
     points = role_points(problem, roles)
     p: Point = points[0] if len(points) == 1 else combine(points[0], points[1])
-    ends = [pessimism(problem, r.block.engine.facts, r.block.kind.facts) for r in chosen.roles]
+    ends = [pessimism(problem, r.block.engine.facts, r.block.kind.facts, r.is_cut) for r in chosen.roles]
     factors = {metric: max(end[metric] for end in ends) for metric in ends[0]}
     broken = tuple(name for name, flags in size.violations(p, d, problem.slo, factors).items() if flags[0])
     parts = []

@@ -17,7 +17,7 @@ from servegen.errors import Fix, InfeasibleError
 from servegen.service import latency, size
 from servegen.service.disciplines import DISCIPLINES
 from servegen.service.size import Bound, Slo
-from servegen.solve.bands import pessimism
+from servegen.solve.aggregate import by_row
 from servegen.solve.candidate import Block
 from servegen.solve.problem import EngineOption, Kind, Problem, WeightOption
 from servegen.solve.reuse import open_question, without_cache
@@ -141,8 +141,10 @@ def _idle(problem: Problem, block: Block, bound: Bound) -> list[float]:
     else:
         probability = bound.probability + (size.SLOT_WAIT if bound.metric in ("ttft", "e2e") else 0.0)
         values = latency.quantile(lambda t: size.exceeds(bound.metric, p, d, t), probability, len(block.rows))
-    factor = pessimism(problem, block.engine.facts, block.kind.facts).get(bound.metric, 1.0)
-    return [float(v) * factor for v in values[fits]]
+    factors = by_row(problem, block.engine, block.kind, block.rows)
+    if bound.metric in factors:
+        values = values * factors[bound.metric]
+    return [float(v) for v in values[fits]]
 
 
 def _fixes(problem: Problem) -> Iterator[Fix]:

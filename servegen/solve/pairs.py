@@ -194,7 +194,10 @@ class Pair:
 
     def _misses(self, point: Point, late: Counter[str]) -> Mask:
         """Rows that break a bound on whole requests."""
-        ends = [pessimism(self.problem, b.engine.facts, b.kind.facts) for b in (self.pre, self.dec)]
+        sides = (self.pre, self.start.row[self.p]), (self.dec, self.gaps.row[self.q])
+        ends = [
+            pessimism(self.problem, b.engine.facts, b.kind.facts, bool(b.rows.is_cut(b.kind)[rows].any())) for b, rows in sides
+        ]
         factors = {metric: max(end[metric] for end in ends) for metric in ends[0]}
         broken = size.violations(point, self.problem.demand, self._whole(), factors)
         for bound, flags in broken.items():

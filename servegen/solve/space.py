@@ -74,6 +74,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.config)
 
+    def is_cut(self, kind: Kind) -> Mask:
+        """Rows whose replicas are cut in other ways than by TP inside a node: no measurement of such is in the fit."""
+        experts = np.array([c.ep > 1 for c in self.lowered.configs])[self.config]
+        return np.asarray((self.devices > kind.plan.per_node) | (self.devices != self.tp) | (self.groups > 1.0) | experts)
+
     def at(self, index: NDArray[np.int64]) -> Rows:
         """The rows of an index, which may repeat some."""
         return dataclasses.replace(

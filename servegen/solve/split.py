@@ -17,8 +17,7 @@ from servegen.roofline.step import take
 from servegen.service import size
 from servegen.service.disciplines import DISCIPLINES, PREFILL_SLOTS, Point, means_only
 from servegen.service.server import server
-from servegen.solve.aggregate import level_limits, within_memory
-from servegen.solve.bands import pessimism
+from servegen.solve.aggregate import by_row, level_limits, within_memory
 from servegen.solve.candidate import Block
 from servegen.solve.kept import kept_bytes
 from servegen.solve.problem import EngineOption, Kind, Problem
@@ -85,7 +84,7 @@ def prefills(
     request_s = 2.0 * engine.facts.request_s.value  # both servers take the request in
     srv = server(rows.terms, rows.chunk, request_s, d, _handoff(problem, rows, links))
     high = np.full(len(rows), BUSIEST)
-    factors = pessimism(problem, engine.facts, kind.facts)
+    factors = by_row(problem, engine, kind, rows)
     limit, at_idle = size.largest_level(DISCIPLINES["prefill"], srv, d, problem.slo.touches(START), high, factors)
     block = Block(problem, "prefill", engine, kind, rows, srv, room, slots, limit)
     for bound, broken in at_idle.items():
@@ -129,7 +128,7 @@ def decodes(problem: Problem, engine: EngineOption, kind: Kind, fabric: float, r
     srv = server(rows.terms, rows.chunk, 0.0, d)
     levels = level_limits(problem, rows)
     high = np.where(fits.any(axis=1), np.max(np.where(fits, levels, 0.0), axis=1), levels[:, 0])
-    factors = pessimism(problem, engine.facts, kind.facts)
+    factors = by_row(problem, engine, kind, rows)
     limit, at_idle = size.largest_level(DISCIPLINES["decode"], srv, d, problem.slo.touches(GAPS), high, factors)
     block = Block(problem, "decode", engine, kind, rows, srv, room, BATCH_LIMITS, limit)
     for bound, broken in at_idle.items():

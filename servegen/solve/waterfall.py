@@ -27,7 +27,7 @@ from servegen.solve.problem import Problem
 from servegen.solve.split import combine
 
 #: Terms of the step that stand for an effect of their own; all others are what efficiency below peak costs.
-LAUNCH = ("launch_s", "sequence_s")
+LAUNCH = ("launch_s", "sequence_s", "prompt_s")
 COMMUNICATION = ("latency_s", "token_wire_s")
 #: The same of drafting, whose launches bring the latency of their collectives.
 DRAFT_LAUNCH = ("launch_s", "sequence_s", "chunk_launch_s")

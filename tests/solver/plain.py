@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from servegen.catalog.facts import EngineFacts
 from servegen.solve.problem import EngineOption, Kind, Problem
-from tests.solver.plain_memory import chunks_worth, exists, holds, memory, tps
+from tests.solver.plain_memory import beside_cache, chunks_worth, exists, holds, memory, tps
 from tests.solver.plain_replica import EDGES, Replica, Seen, Traffic, step, traffic
 
 SLOT_WAIT = 1e-3
@@ -169,7 +169,10 @@ def _row(
     replica = Replica(
         step(problem.model, acc, engine.facts, weights, kv, tp), chunk, load, engine.facts.request_s.value, [0.0] * len(EDGES)
     )
-    levels = {b: slot_level(problem, b) for b in fitting}
+    levels = {}
+    for b in fitting:
+        m = memory(problem, acc, engine.facts, weights, kv, tp, chunk, b, False)
+        levels[b] = min(slot_level(problem, b), beside_cache(problem, m, load))
     factors = pessimism(problem, engine.facts, kind)
     cap = largest(
         lambda n: meets(problem, replica.at(discipline, n), load, factors=factors), max(levels.values())

@@ -55,11 +55,26 @@ def memory(
     return Memory(acc.usable_bytes, mine, token, reserve, fraction * (acc.usable_bytes - setup) - mine)
 
 
-def holds(problem: Problem, m: Memory, load: Traffic, limit: int) -> bool:
-    """Weights, the longest request, and the batch limit at 99 % of all times."""
+def holds(problem: Problem, m: Memory, load: Traffic, limit: int, cached: bool = True) -> bool:
+    """Weights, the longest request, and the batch limit at 99 % of all times, of which the shared head is held once."""
     if m.pool <= 0 or problem.context_length * m.token > m.pool:
         return False
-    return limit * load.held * m.token + 2.326 * math.sqrt(limit) * load.held_std * m.token <= m.pool * (1 + 1e-12)
+    head = problem.workload.prefix_shared if cached else 0.0
+    common = problem.workload.isl.mean - load.new_mean if head else 0.0
+    varied = 2.326 * math.sqrt(limit) * load.held_std
+    fits = head + limit * max(load.held - common, 0.0) + varied <= m.pool / m.token * (1 + 1e-12)
+    return fits and (not cached or found(problem) < m.pool / m.token)
+
+
+def found(problem: Problem) -> float:
+    """Tokens that must lie in the cache for the longest prompt to find its stated share."""
+    return problem.workload.prefix_hit * problem.workload.isl.longest
+
+
+def beside_cache(problem: Problem, m: Memory, load: Traffic) -> float:
+    """Sequences whose answers leave what is to be found its room."""
+    answers = max(load.held - problem.workload.isl.mean, 1e-9 * load.held)
+    return (m.pool / m.token - found(problem)) / answers if found(problem) else math.inf
 
 
 def exists(problem: Problem, engine: EngineOption, kind: Kind, option: WeightOption, kv: str, tp: int) -> bool:

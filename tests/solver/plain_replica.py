@@ -63,6 +63,7 @@ class Step:
     """One configuration's step, in seconds."""
 
     fixed: float  # launches and all-reduce latency
+    least: float  # of a step with a prompt: the host's time to launch it
     each: float  # host work per sequence
     stream: float  # weights and vocabulary
     multiply: float  # per token
@@ -76,9 +77,6 @@ class Step:
     def decode(self, n: float, context: float) -> float:
         return self.fixed + (self.each + self.read * context + self.wire) * n + self.gemm(n)
 
-    def chunk(self, tokens: float) -> float:
-        return self.fixed + self.gemm(tokens) + self.wire * tokens
-
     def prefill(self, new: float, whole: float, chunk: float) -> float:
         left, time = new, 0.0
         while left > 0:
@@ -86,6 +84,12 @@ class Step:
             time += self.chunk(now)
             left -= now
         return time + self.attention(new, whole) + self.each
+
+    def chunk(self, tokens: float) -> float:
+        return max(self.device(tokens), self.least)
+
+    def device(self, tokens: float) -> float:
+        return self.fixed + self.gemm(tokens) + self.wire * tokens
 
     def attention(self, new: float, whole: float) -> float:
         return self.pair * (whole * whole - (whole - new) * (whole - new))
@@ -111,7 +115,7 @@ class Round(Step):
         return time + self.launch + passes + 2 * self.ahead * d.wire * n
 
     def chunk(self, tokens: float) -> float:
-        time = self.fixed + self.gemm(tokens) + self.wire * tokens
+        time = super().chunk(tokens)
         return time if self.draft is None else time + self.draft.chunk(tokens)
 
     def attention(self, new: float, whole: float) -> float:
@@ -160,6 +164,7 @@ def step(model: ModelFacts, acc: AcceleratorFacts, engine: EngineFacts, weights:
         wire = 2 * layers * (2 * model.hidden_size * 2.0 * (tp - 1) / tp) / speed
     return Step(
         fixed=engine.step_s.value + layers * engine.layer_s.value + latency,
+        least=layers * engine.prompt_layer_s.value,
         each=engine.sequence_s.value,
         stream=_matrix_bytes(model, weights) / (tp * acc.hbm_bytes_per_s * gemm.ew)
         + vocabulary / (tp * acc.hbm_bytes_per_s * 0.75),
@@ -277,6 +282,7 @@ class Replica:
         for n, w in zip(t.new, t.whole, strict=True):
             self.edges.append(max(self.step.prefill(n, w, self.chunk), self.edges[-1] if self.edges else 0.0))
         bins = zip(t.bin_weights, t.new_bins, t.whole_bins, strict=True)
+        self.pieces = sum(w * max(math.ceil(n / self.chunk), 1.0) for w, n in zip(t.bin_weights, t.new_bins, strict=True))
         self.attention = sum(w * self.step.attention(n, whole) for w, n, whole in bins)
 
     def gain(self, prompts: float) -> float:
@@ -353,22 +359,33 @@ class Replica:
             base = s.fixed + (s.each + s.read * t.held) * batch
             return base + s.each * prompts + s.gemm(batch + tokens) + s.wire * (batch + tokens) + attention
 
+        def idle() -> float:
+            s, total = self.step, 0.0
+            for w, new, whole in zip(t.bin_weights, t.new_bins, t.whole_bins, strict=True):
+                count = max(math.ceil(new / self.chunk), 1.0)
+                device = s.device(new / count) + (s.each + s.attention(new, whole)) / count
+                total += w * count / self.pieces * max(s.least - device - (s.each + s.read * t.held + s.wire) * n, 0.0)
+            return total
+
         rate, n = 0.0, asked
-        for _ in range(4):
+        waits, every = idle(), self.decode(n)
+        for left in (3, 2, 1, 0):
             room = max(self.chunk - n, 1.0)
-            prompts = self.together(rate, self.decode(n), max(room / t.new_mean, 1.0))
-            steps = max(t.new_mean / room, 1.0 / prompts)
+            prompts = self.together(rate, every, max(room / t.new_mean, 1.0))
+            steps = max(t.new_mean / room, self.pieces / prompts)
             n = min(asked, t.gaps / steps)  # prompts feed no more
             step_s = self.decode(n)
-            longer = longer_step(t.new_mean / steps, 1.0 / steps, self.attention / steps)
+            waits = waits if left else idle()
+            longer = longer_step(t.new_mean / steps, 1.0 / steps, self.attention / steps) + waits
             rate = 1.0 / (steps * (longer - step_s) + t.gaps * step_s / max(n, 1e-12))
-        share = min(steps * n / t.gaps, 1.0)
+            share = min(steps * n / t.gaps, 1.0)
+            every = share * longer + (1 - share) * step_s
         busy = min(rate * steps * longer, 1.0)
         counts, times = [], []
         for new, whole in zip(t.new, t.whole, strict=True):
             count = max(new / room, 1.0)
             counts.append(count)
-            times.append(longer_step(new / count, 1.0 / count, self.step.attention(new, whole) / count))
+            times.append(max(longer_step(new / count, 1.0 / count, self.step.attention(new, whole) / count), self.step.least))
         weights = [w * (a + b) for w, a, b in zip(WIDTHS, counts, counts[1:], strict=False)]
         stalls: list[float] = []
         for time in times:
@@ -380,13 +397,13 @@ class Replica:
             busy=busy,
             wait=self.wait(steps * longer, busy, n),
             service=[c * s for c, s in zip(counts, times, strict=True)],
-            service_mean=max(t.new_mean / room, 1.0) * longer,
+            service_mean=max(t.new_mean / room, self.pieces) * longer,
             gap=step_s,
             gap_sd=self.spread(n),
             stalled=share,
             stalls=stalls,
             stall_weights=[w / sum(weights) for w in weights],
-            gap_mean=share * longer + (1 - share) * step_s,
+            gap_mean=every,
             burst=self.burst,
         )
 
@@ -396,7 +413,7 @@ class Replica:
         step_s = self.decode(level)
         tokens = size * self.load.new_mean
         s = self.step
-        prefill = s.fixed + s.gemm(tokens) + s.wire * tokens + size * (s.each + self.attention)
+        prefill = s.chunk(tokens) + size * (s.each + self.attention)
         batch = prefill + max(self._longest(size) - 1.0, 0.0) * step_s
         busy = min(level, 1.0)
         none = [0.0] * len(EDGES)

@@ -20,7 +20,7 @@ from tests.solver.plain import (
     slot_level,
     three_digits,
 )
-from tests.solver.plain_memory import chunks_worth, exists, holds, memory, tps
+from tests.solver.plain_memory import chunks_worth, exists, found, holds, memory, tps
 from tests.solver.plain_replica import EDGES, Replica, Seen, Traffic, step, traffic
 
 #: Prompts that a prefill server keeps at the most.
@@ -129,7 +129,7 @@ def _prefills(
     factors = pessimism(problem, engine.facts, kind)
     for chunk in chunks_worth(load, chunks):
         m = memory(problem, kind.facts, engine.facts, weights, kv, tp, chunk, SLOTS, True)
-        if m.pool <= 0 or problem.context_length * m.token > m.pool:
+        if m.pool <= 0 or max(problem.context_length, found(problem)) * m.token > m.pool:
             continue
         one = step(problem.model, kind.facts, engine.facts, weights, kv, tp)
         handoff: list[float] = []
@@ -158,7 +158,7 @@ def _decodes(
 ) -> list[Server]:
     replica = Replica(step(problem.model, kind.facts, engine.facts, weights, kv, tp), 512, load, 0.0, [0.0] * len(EDGES))
     fitting = [
-        b for b in limits if holds(problem, memory(problem, kind.facts, engine.facts, weights, kv, tp, 512, b, True), load, b)
+        b for b in limits if holds(problem, memory(problem, kind.facts, engine.facts, weights, kv, tp, 512, b, True), load, b, False)
     ]
     if not fitting:
         return []
