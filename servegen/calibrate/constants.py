@@ -22,7 +22,8 @@ from servegen.catalog.facts import Constant
 #: the change is used.
 PARTS: Mapping[str, tuple[str, ...]] = {
     "step_s": ("fixed_s",), "layer_s": ("fixed_s",), "allreduce_latency_factor": ("fixed_s",), "allreduce_alpha_s": ("fixed_s",),
-    "sequence_s": ("sequence_s",), "ew": ("weight_s",), "ec": ("flop_s",), "kv_efficiency": ("read_s",),
+    "prompt_layer_s": ("prompt_s",), "sequence_s": ("sequence_s",),
+    "ew": ("weight_s",), "ec": ("flop_s",), "kv_efficiency": ("read_s",),
     "attention_efficiency": ("pair_s",), "allreduce_bandwidth_factor": ("wire_s",), "allreduce_bytes_per_s": ("wire_s",),
     "request_s": (),
 }  # fmt: skip
@@ -42,7 +43,8 @@ def short(name: str) -> str:
 def names_of(s: Setting) -> tuple[str, ...]:
     """The constants that the prediction of a setting depends on."""
     engine, device = f"engine.{s.engine.id}", f"accelerator.{s.accelerator.id}"
-    names = [f"{engine}.{n}" for n in ("step_s", "layer_s", "sequence_s", "request_s", "kv_efficiency", "attention_efficiency")]
+    latencies = ("step_s", "layer_s", "prompt_layer_s", "sequence_s", "request_s")
+    names = [f"{engine}.{n}" for n in (*latencies, "kv_efficiency", "attention_efficiency")]
     own = f"{s.accelerator.id}.{s.weights}"
     gemm = f"{engine}.kernels.{own}" if own in s.engine.kernels else f"{device}.gemm.{s.weights}"
     names += [f"{gemm}.ew", f"{gemm}.ec"]

@@ -98,7 +98,7 @@ def start_values(rows: Sequence[Row], chosen: Sequence[str]) -> dict[str, float]
 
 def default_priors(values: Mapping[str, float]) -> dict[str, Prior]:
     """Each constant near its present value."""
-    latencies = {"step_s", "layer_s", "sequence_s", "request_s"}
+    latencies = {"step_s", "layer_s", "prompt_layer_s", "sequence_s", "request_s"}
     return {n: Prior(v, LATENCY_SIGMA if short(n) in latencies else SHARE_SIGMA) for n, v in values.items()}
 
 

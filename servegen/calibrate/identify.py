@@ -55,7 +55,8 @@ def _warning(code: str, message: str, hint: str) -> Diagnostic:
 
 #: What a benchmark must vary for a constant to show.
 VARY = {
-    "step_s": "models of different depth", "layer_s": "models of different depth", "sequence_s": "concurrency at short prompts",
+    "step_s": "models of different depth", "layer_s": "models of different depth", 
+    "prompt_layer_s": "short prompts at high TP", "sequence_s": "concurrency at short prompts",
     "request_s": "first tokens at concurrency 1", "ew": "concurrency 1 and low TP", "ec": "long prompts at high concurrency",
     "kv_efficiency": "long contexts at high concurrency", "attention_efficiency": "prompts above 8192 tokens",
     "allreduce_latency_factor": "TP at low concurrency", "allreduce_bandwidth_factor": "TP with long prompts",

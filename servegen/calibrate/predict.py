@@ -17,14 +17,15 @@ from servegen.lower import Config, Lowered, Physics, lower
 from servegen.simulate.benchmark import Benchmark, run
 from servegen.simulate.deployment import Deployment, Pool
 from servegen.simulate.engine import Limits
+from servegen.simulate.started import WHOLE_PROMPTS, Started, started
 from servegen.simulate.steps import StepModel
 from servegen.solve.budget import budget
 
+#: Share of an engine's cost per sequence that an offline benchmark has: nobody is answered, token by token, while it runs.
+#: B200's rows of trtllm-bench are met without bias at a half; the rows of other devices have no part in it.
+OFFLINE_SEQUENCE_SHARE = 0.5
 #: Sequences that an engine's offline benchmark runs at a time at most, where nobody says otherwise (trtllm-bench's 2048).
 OFFLINE_SEQUENCES = 2048
-#: Blackwell devices get larger prefill steps by default (SGLang's server arguments above 90 GB).
-LARGE_STEP_TOKENS = 16384
-LARGE_STEP_CAPABILITY = 10.0
 
 
 @dataclass(frozen=True)
@@ -71,22 +72,21 @@ def replica(s: Setting, physics: Physics = "calibrated") -> Replica:
     """The replica that a row was measured on."""
     lowered = lower(s.model, s.engine, [Config(s.accelerator, s.weights, s.kv, s.row.tp)], physics)
     memory = lowered.memory
-    chunk = _chunk(s)
-    pool = _pool_bytes(s, lowered, chunk)
+    begun = _started(s)
+    pool = _pool_bytes(s, lowered, begun.chunk)
     step = StepModel.of(lowered.terms, 0, [float(v) for v in memory.kv_bytes[0]], float(memory.state_bytes[0]))
-    most = s.row.concurrency or OFFLINE_SEQUENCES
-    limits = Limits(most, chunk, pool, s.engine.memory.kv_reserve_osl)
+    limits = Limits(begun.slots, begun.chunk, pool, s.engine.memory.kv_reserve_osl, begun.wait_steps)
     request_s = 0.0 if physics == "ideal" else s.engine.request_s.value
-    whole = s.engine.id == "tensorrt-llm"
+    whole = s.engine.id in WHOLE_PROMPTS
     return Replica(s.row, step, request_s, limits, "whole" if whole else s.engine.schedulers[0], lowered)
 
 
-def _chunk(s: Setting) -> int:
-    if s.engine.id == "sglang" and s.accelerator.compute_capability >= LARGE_STEP_CAPABILITY:
-        return LARGE_STEP_TOKENS
-    if s.engine.id == "tensorrt-llm":
-        return math.ceil((s.row.concurrency + s.row.isl + 64) / 64) * 64 if s.row.shortest < 1.0 else 8192
-    return s.engine.token_budget
+def _started(s: Setting) -> Started:
+    row, capability = s.row, s.accelerator.compute_capability
+    users = row.concurrency or OFFLINE_SEQUENCES
+    if row.kind != "closed":  # a table's own settings are its defaults
+        return Started(started(s.engine.id, capability, s.engine.token_budget, row.tp, users, 0, 0).chunk, users)
+    return started(s.engine.id, capability, s.engine.token_budget, row.tp, users, round(row.isl), round(row.osl))
 
 
 def _pool_bytes(s: Setting, lowered: Lowered, chunk: int) -> float:
@@ -134,8 +134,11 @@ def _offline(r: Replica) -> dict[Metric, float]:
     steps = max(tokens / budget, 1.0)
     context = round(row.isl + row.osl / 2.0)
     attention = r.model.attention_s(0, round(row.isl)) * users / row.osl
-    seconds = r.model.fixed_s * steps + r.model.decode_s * users + r.model.wire_s * tokens + attention
+    each = r.model.decode_s - (1.0 - OFFLINE_SEQUENCE_SHARE) * r.model.sequence_s
+    seconds = r.model.fixed_s * steps + each * users + r.model.wire_s * tokens + attention
     seconds += steps * r.model.gemm_s(round((users + tokens) / steps)) + users * _read_s(r.model, context)
+    # A step with a prompt takes what the host needs to launch it; where fewer than one prompt comes per step, only some do.
+    seconds += min(users / row.osl, 1.0) * max(steps * r.model.prompt_s - seconds, 0.0)
     return {"output_tokens_per_s": users / seconds}
 
 
@@ -162,7 +165,7 @@ def _prompts_s(r: Replica) -> float:
     seconds = r.row.concurrency * (r.model.sequence_s + r.model.attention_s(0, round(r.row.isl)))
     while left > 0:
         now = min(left, r.limits.chunk)
-        seconds += r.model.fixed_s + r.model.gemm_s(now) + r.model.wire_s * now
+        seconds += max(r.model.fixed_s + r.model.gemm_s(now) + r.model.wire_s * now, r.model.prompt_s)
         left -= now
     return seconds if total else 0.0
 

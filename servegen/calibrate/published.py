@@ -65,7 +65,6 @@ def _run(line: Line) -> Row:
         shortest=shortest,
         warm=warm,
         measured=measured,
-        weight=_weight(line, engine),
         date=date.group(1) if date else "",
         skip=_against(line, engine, accelerator) or ("expert and attention data parallelism are not predicted" if moe else ""),
     )
@@ -74,12 +73,6 @@ def _run(line: Line) -> Row:
 
 def _count(text: str | None) -> int:
     return int(float(text)) if text else 0
-
-
-def _weight(line: Line, engine: str) -> dict[Metric, float]:
-    if line["model_path"] == "meta-llama/Llama-3.1-8B-Instruct" and engine == "tensorrt-llm":
-        return {"ttft_s": 0.1, "output_tokens_per_s": 1.0}  # first tokens look as if one slot fewer were there
-    return {}
 
 
 def _against(line: Line, engine: str, accelerator: str) -> str:

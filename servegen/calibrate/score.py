@@ -106,6 +106,19 @@ def half_width(pairs: Sequence[Pair], metric: Metric, share: float = 0.9) -> flo
     return math.expm1(sizes[rank - 1])
 
 
+def crossed(pairs: Sequence[Pair], metric: Metric, share: float = 0.9) -> dict[str, tuple[int, int]]:
+    """How many measurements of each group lie inside a band whose width comes from the residuals of the *other* groups only,
+    and of how many, by group. ``pairs`` are left-out predictions: so neither the constants nor the band had seen the group.
+    """
+    known = [(r, p) for r, p in pairs if metric in r.measured and math.isfinite(p.get(metric, math.nan))]
+    out = {}
+    for group in sorted({r.group for r, _ in known}):
+        width = half_width([pair for pair in known if pair[0].group != group], metric, share)
+        own = [pair for pair in known if pair[0].group == group]
+        out[" / ".join(group)] = covered(own, metric, lambda _, w=width: (1.0 / (1.0 + w), 1.0 + w))  # type: ignore[misc]
+    return out
+
+
 def covered(pairs: Sequence[Pair], metric: Metric, width: Callable[[Row], tuple[float, float]]) -> tuple[int, int]:
     """How many measurements lie inside the band ``width(row)`` = (low, high) around the prediction, and of how many."""
     inside = count = 0

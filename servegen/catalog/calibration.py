@@ -25,7 +25,8 @@ KIND = "Calibration"
 
 #: Constants of an engine, each with the range in which it is physical: seconds, or shares of a specified peak.
 ENGINE_RANGES: Mapping[str, tuple[float, float]] = {
-    "step_s": (1e-5, 0.1), "layer_s": (1e-7, 5e-3), "sequence_s": (1e-8, 5e-3), "request_s": (1e-5, 2.0),
+    "step_s": (1e-5, 0.1), "layer_s": (1e-7, 5e-3), "prompt_layer_s": (1e-7, 5e-3),
+    "sequence_s": (1e-8, 5e-3), "request_s": (1e-5, 2.0),
     "kv_efficiency": (0.02, 1.0), "attention_efficiency": (0.02, 1.0),
     "allreduce_latency_factor": (0.05, 20.0), "allreduce_bandwidth_factor": (0.05, 20.0),
 }  # fmt: skip

@@ -68,6 +68,7 @@ def _load(name: str) -> EngineFacts:
         schedulers=cast("tuple[Scheduler, ...]", _known(sheet, "schedulers", get_args(Scheduler))),
         step_s=_constant(sheet, "step_s"),
         layer_s=_constant(sheet, "layer_s"),
+        prompt_layer_s=_constant(sheet, "prompt_layer_s"),
         sequence_s=_constant(sheet, "sequence_s"),
         request_s=_constant(sheet, "request_s"),
         kv_efficiency=_constant(sheet, "kv_efficiency"),
@@ -80,6 +81,7 @@ def _load(name: str) -> EngineFacts:
         quantize_on_load=_known(sheet, "quantize_on_load", PRECISIONS),
         kv_cache=_known(sheet, "kv_cache", tuple(BYTES_PER_KV)),
         vendors=_known(sheet, "vendors", ("nvidia", "amd", "intel", "google", "cpu")),
+        prefix_cache=sheet.flag("prefix_cache"),
         disaggregation=sheet.flag("disaggregation"),
         multi_node=sheet.flag("multi_node"),
         parallel=sheet.texts("parallel"),
@@ -88,6 +90,11 @@ def _load(name: str) -> EngineFacts:
         renders=sheet.flag("renders"),
         predicts_only=sheet.flag("predicts_only"),
         kernels=_kernels(sheet),
+        drafts=_drafts(sheet),
+        drafting_schedulers=cast("tuple[Scheduler, ...]", _known(sheet, "drafting_schedulers", get_args(Scheduler)))
+        if sheet.has("drafting_schedulers")
+        else (),
+        drafting_groups=sheet.texts("drafting_groups") if sheet.has("drafting_groups") else (),
         kv_share=_kv_share(sheet),
         band=_band(sheet),
         images=sheet.labels("images"),
@@ -124,6 +131,10 @@ def _kernels(sheet: Sheet) -> dict[str, GemmEfficiency]:
 
 def _kv_share(sheet: Sheet) -> dict[str, float]:
     return {str(key): value for key, value in sheet.figures("kv_share").items()} if sheet.has("kv_share") else {}
+
+
+def _drafts(sheet: Sheet) -> dict[str, float]:
+    return {str(key): value for key, value in sheet.figures("drafts").items()} if sheet.has("drafts") else {}
 
 
 def _band(sheet: Sheet) -> dict[str, Constant]:

@@ -230,6 +230,7 @@ class EngineFacts:
     schedulers: tuple[Scheduler, ...]
     step_s: Constant  # T0
     layer_s: Constant  # t_l
+    prompt_layer_s: Constant  # t_p: host time to launch a layer of a step that carries a prompt
     sequence_s: Constant  # aB
     request_s: Constant  # t_req
     kv_efficiency: Constant  # eta_kv
@@ -242,6 +243,7 @@ class EngineFacts:
     quantize_on_load: tuple[str, ...]  # precisions it makes from a bf16 checkpoint while loading
     kv_cache: tuple[str, ...]
     vendors: tuple[str, ...]  # accelerator vendors it runs on; cpu: processors without an accelerator
+    prefix_cache: bool  # whether its server, as it is launched, finds heads of prompts that it computed before
     disaggregation: bool
     multi_node: bool
     parallel: tuple[str, ...]  # besides TP: pp, ep, dp (attention data parallelism)
@@ -250,6 +252,9 @@ class EngineFacts:
     renders: bool  # whether this version has a launch template for it
     predicts_only: bool  # tensorrt-llm, llama-cpp, vllm-2023: never in a spec's constraints.engines
     kernels: Mapping[str, GemmEfficiency]  # by "accelerator.precision", where its own kernels are not those of the accelerator's
+    drafts: Mapping[str, float]  # by method of speculative decoding: bytes per device that it reserves at the least for the draft
+    drafting_schedulers: tuple[Scheduler, ...]  # the schedulers that draft
+    drafting_groups: tuple[str, ...]  # the methods that draft in attention groups
     kv_share: Mapping[str, float]  # by "accelerator.precision": reading of such a cache over kv_efficiency; 1 else
     band: Mapping[str, Constant]  # half-width in which 90 % of unseen rows lie, as a factor less one: ttft, itl, throughput
     images: Mapping[str, str]  # default image by version

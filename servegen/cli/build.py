@@ -17,6 +17,7 @@ from servegen.cli.common import (
     put_findings,
     read_specs,
     say,
+    solving,
     tell,
     worst,
 )
@@ -67,7 +68,8 @@ def build(
         # A tree is compared with one that is made the way it was.
         before = not (verify or locked) and was_verified(out, source.name)
         again = verify or (before and (check or diff))
-        result = compile_either(loaded, until, templates, out if locked else None, out, again)
+        with solving(loaded):
+            result = compile_either(loaded, until, templates, out if locked else None, out, again)
         if before and until == "emit":
             say(f"note: {source.name}: the plan that stood here was verified by a replay, this one is not (--verify)")
         if check or diff:
@@ -142,7 +144,7 @@ def _some(paths: Sequence[str]) -> str:
 
 def _print_stage(result: Result | FleetResult, stage: str) -> None:
     """What the stage made, to stdout."""
-    from servegen.plan import dumps
+    from servegen.codec import dumps
     from servegen.report.json import yaml_text
 
     if stage == "load":

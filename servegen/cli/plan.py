@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from servegen.cli.common import Source, format_of, lock_of, put, put_data, read_lock, read_specs, show, tell, worst
+from servegen.cli.common import Source, format_of, lock_of, put, put_data, read_lock, read_specs, show, solving, tell, worst
 from servegen.errors import Diagnostic, InfeasibleError, UserError, Where
 
 #: Why a fleet is not walked through.
@@ -61,7 +61,8 @@ def plan(
                 raise UserError(Diagnostic("fleet", NO_FLEET, Where(source.file), "plan the member's own spec"))
             locked = _locked(against, loaded.name) if against else None
             try:
-                done = compile_either(loaded, until="plan", verify=verify)
+                with solving(loaded):
+                    done = compile_either(loaded, until="plan", verify=verify)
                 found, code = done.plan, 0
                 if explain and isinstance(done, Result):
                     more = replace(more, explanation=_explained(done))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from servegen.cli.common import format_of, one_of, put_data, read_lock, read_specs, show
+from servegen.cli.common import format_of, one_of, put_data, read_lock, read_specs, show, solving
 from servegen.errors import Diagnostic, SpecError, Where
 
 if TYPE_CHECKING:
@@ -113,7 +113,8 @@ def _subject(path: str) -> Subject:
     if not isinstance(loaded, LoadedSpec):
         hint = f"servegen build writes a lock for each member: out/{loaded.name}/MEMBER/plan.lock.json"
         raise SpecError(Diagnostic("one-spec", "a replay takes one spec, and this is a fleet", Where(path), hint))
-    solved = compile_spec(loaded, until="plan")
+    with solving(loaded):
+        solved = compile_spec(loaded, until="plan")
     if solved.problem is None or solved.plan is None:
         raise ValueError("the stage 'plan' made no plan")
     return of_problem(solved.problem, solved.plan)

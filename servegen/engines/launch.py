@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from servegen.plan import Plan, RoleName
@@ -33,13 +33,50 @@ class Probes:
 
 
 @dataclass(frozen=True)
+class Place:
+    """What a node says of itself: the leader's address, and its own rank (0 is the leader)."""
+
+    address: str
+    rank: str
+
+
+#: In a pod of a LeaderWorkerSet: the kubelet puts in what the controller told the container (sigs.k8s.io/lws, api v1).
+IN_POD = Place("$(LWS_LEADER_ADDRESS)", "$(LWS_WORKER_INDEX)")
+#: In a launch script: variables that whoever starts it has to set.
+IN_SCRIPT = Place("${LEADER_ADDRESS}", "${NODE_RANK}")
+
+
+@dataclass(frozen=True)
+class Group:
+    """The processes of one replica on ``nodes`` nodes, one each: all meet at ``port`` of the leader, which alone serves.
+
+    The flags are those that take what only the node knows.
+    """
+
+    nodes: int
+    port: int
+    address_flag: str
+    rank_flag: str
+
+    @property
+    def last_rank(self) -> int:
+        """Ranks count from 0, the leader's."""
+        return self.nodes - 1
+
+    def args(self, place: Place) -> tuple[Arg, ...]:
+        """The flags of the process at ``place``."""
+        return (Arg(self.address_flag, (f"{place.address}:{self.port}",)), Arg(self.rank_flag, (place.rank,)))
+
+
+@dataclass(frozen=True)
 class Launch:
     """One kind of process of a deployment.
 
     ``name`` is the file and object suffix (``serve``, ``prefill``, ``decode``, ``router``): of a server that of its role in the
     plan (``serve-1`` in one of two groups); ``role`` is None for the router.
     ``program`` are the words before the flags. ``env`` holds plain values only, never a secret. ``contract`` names the
-    file in ``engines/contracts/`` that lists the legal flags.
+    file in ``engines/contracts/`` that lists the legal flags. ``group`` is set where a replica takes several nodes: ``args``
+    are those of every node, and :meth:`at` adds each node's own.
     """
 
     name: str
@@ -53,6 +90,16 @@ class Launch:
     metrics_port: int = 0
     metrics_path: str = "/metrics"
     extra_ports: Mapping[str, int] = field(default_factory=dict)
+    group: Group | None = None
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of one replica."""
+        return self.group.nodes if self.group is not None else 1
+
+    def at(self, place: Place) -> Launch:
+        """The whole command of the process at ``place``; the launch itself where a replica has one node."""
+        return self if self.group is None else replace(self, args=(*self.args, *self.group.args(place)), group=None)
 
     def argv(self) -> tuple[str, ...]:
         """Every word of the command, in order."""

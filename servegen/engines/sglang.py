@@ -5,11 +5,11 @@ Flags as of 0.5.23, each by its full canonical name: the parser refuses ambiguou
 
 from __future__ import annotations
 
-from servegen.engines import sglang_router
+from servegen.engines import sglang_drafting, sglang_router
 from servegen.engines.contract import Contract, contract_name, load_contract, require
-from servegen.engines.launch import Arg, Launch, Probes
+from servegen.engines.launch import Arg, Group, Launch, Place, Probes
 from servegen.engines.overrides import environment, merge, value_of
-from servegen.engines.startup import require_one_node
+from servegen.engines.startup import require_whole_nodes, startup_budget_s
 from servegen.errors import Diagnostic, UserError
 from servegen.plan import Plan, Role
 
@@ -17,6 +17,10 @@ from servegen.plan import Plan, Role
 PROGRAM = ("python3", "-m", "sglang.launch_server")
 PORT = 30000
 BOOTSTRAP_PORT = 8998  # the engine's own default; the router must be told it per prefill server
+
+#: Where the processes of a replica over several nodes meet: a port of the leader (the one that the LWS project's example takes).
+RENDEZVOUS_PORT = 20000
+NODE_FLAGS = ("--dist-init-addr", "--node-rank")
 
 #: ``/health`` runs a one-token generation unless the variable below is 0: a busy server would be killed as dead.
 #: ``/health_generate`` always does, and answers after at most SGLANG_HEALTH_CHECK_TIMEOUT = 20 s (http_server.py).
@@ -40,7 +44,7 @@ class SGLang:
     def launches(self, plan: Plan) -> tuple[Launch, ...]:
         """``serve``; or ``prefill``, ``decode`` and ``router`` in that order; or both groups and ``router``.
 
-        UserError: an override or a choice that this version's parser refuses. NotBuiltError: a replica over nodes.
+        UserError: an override or a choice that this version's parser refuses. NotBuiltError: a replica over parts of nodes.
         """
         name = contract_name(self.id, plan.choice.engine_version)
         contract = load_contract(name)
@@ -54,9 +58,12 @@ ENGINE = SGLang()
 
 
 def _server(plan: Plan, role: Role, contract: Contract) -> Launch:
-    require_one_node(plan, role)
+    require_whole_nodes(plan, role)
+    group = _group(plan, role)
+    _refuse_nodes(plan, contract, group)
     args = merge(_args(plan, role), plan.deploy.args, contract)
-    require(contract, args, f"sglang {role.name}")
+    own = group.args(Place("leader", "0")) if group is not None else ()
+    require(contract, (*args, *own), f"sglang {role.name}")
     port = int(value_of(args, "--port", str(PORT)))
     metrics = any(a.flag == "--enable-metrics" for a in args)
     bootstrap = int(value_of(args, "--disaggregation-bootstrap-port", str(BOOTSTRAP_PORT)))
@@ -71,7 +78,25 @@ def _server(plan: Plan, role: Role, contract: Contract) -> Launch:
         contract=contract.name,
         metrics_port=port if metrics else 0,
         extra_ports={"bootstrap": bootstrap} if role.role == "prefill" else {},
+        group=group,
     )
+
+
+def _group(plan: Plan, role: Role) -> Group | None:
+    nodes = plan.nodes(role)
+    return Group(nodes, RENDEZVOUS_PORT, *NODE_FLAGS) if nodes > 1 else None
+
+
+def _refuse_nodes(plan: Plan, contract: Contract, group: Group | None) -> None:
+    """How many nodes a replica takes is the plan's to say: UserError on an override that would say otherwise."""
+    mine = {"--nnodes", "--node-rank", *(NODE_FLAGS if group is not None else ())}
+    for key in sorted(plan.deploy.args):
+        flag = contract.flags.get("--" + key.removeprefix("--"))
+        if flag is not None and flag.canonical in mine:
+            nodes = group.nodes if group is not None else 1
+            message = f"deploy.overrides.args.{key}: a replica of this plan takes {nodes} node{'s' * (nodes > 1)}"
+            hint = "leave it out; constraints.tp and constraints.pp decide over how many nodes a replica goes"
+            raise UserError(Diagnostic("flag-nodes", message, hint=hint))
 
 
 def _args(plan: Plan, role: Role) -> tuple[Arg, ...]:
@@ -84,6 +109,7 @@ def _args(plan: Plan, role: Role) -> tuple[Arg, ...]:
         ("--port", PORT),
         ("--tp-size", role.tp),
         ("--pp-size", role.pp if role.pp > 1 else ""),
+        *_nodes(plan, role),
         # Attention-DP inside the TP group; --dp-size would start whole copies of the model.
         ("--attn-dp-size", role.dp if role.dp > 1 else ""),
         ("--ep-size", role.ep if role.ep > 1 else ""),
@@ -94,10 +120,21 @@ def _args(plan: Plan, role: Role) -> tuple[Arg, ...]:
         ("--mem-fraction-static", f"{role.mem_fraction_static:.6g}"),
         ("--max-running-requests", role.max_running_requests),
         *_scheduling(plan, role),
+        *sglang_drafting.flags(plan, role),
         *_disaggregation(role),
         ("--enable-metrics", None),
     ]
     return tuple(Arg(flag, () if value is None else (str(value),)) for flag, value in flags if value != "")
+
+
+def _nodes(plan: Plan, role: Role) -> list[tuple[str, str | int | None]]:
+    """How many processes make a replica, and how long they wait for one another.
+
+    Left to itself torch gives up after 10 minutes (NCCL's default), in which a node may still pull the image or read
+    weights. A collective that hangs later is noticed by the engine's own watchdog (--watchdog-timeout).
+    """
+    nodes = plan.nodes(role)
+    return [("--nnodes", nodes), ("--dist-timeout", int(startup_budget_s(plan, role)))] if nodes > 1 else []
 
 
 def _scheduling(plan: Plan, role: Role) -> list[tuple[str, str | int | None]]:

@@ -56,8 +56,7 @@ def _split(plan: Plan, servers: Sequence[Launch]) -> tuple[Arg, ...]:
     prefill = "cache_aware" if plan.traffic.prefix_hit > 0 else _by_load(plan.role("prefill"))
     return (
         Arg("--service-discovery-port", (str(port),)),
-        Arg("--prefill-selector", _selector(plan, COMPONENT, "prefill")),
-        Arg("--decode-selector", _selector(plan, COMPONENT, "decode")),
+        *(Arg(f"--{s.name}-selector", _selector(plan, f"{COMPONENT}={s.name}", s)) for s in servers),
         Arg("--prefill-policy", (prefill,)),
         # Decode servers keep no prefix cache, so that only their load is a reason to prefer one.
         Arg("--decode-policy", (_by_load(plan.role("decode")),)),
@@ -73,7 +72,7 @@ def _groups(plan: Plan, servers: Sequence[Launch]) -> tuple[Arg, ...]:
         thresholds = (Arg("--balance-abs-threshold", (str(most),)), Arg("--balance-rel-threshold", (f"{factor:g}",)))
     return (
         Arg("--service-discovery-port", (str(servers[0].port),)),
-        Arg("--selector", _selector(plan, ROLE_LABEL, "serve")),
+        Arg("--selector", _selector(plan, f"{ROLE_LABEL}=serve", *servers)),
         Arg("--policy", (policy,)),
         *thresholds,
     )
@@ -98,5 +97,7 @@ def _is_discovery(flag: str) -> bool:
     return flag.startswith("--service-discovery") or flag.endswith("-selector")
 
 
-def _selector(plan: Plan, label: str, value: str) -> tuple[str, str]:
-    return (f"app.kubernetes.io/instance={plan.name}", f"{label}={value}")
+def _selector(plan: Plan, label: str, *servers: Launch) -> tuple[str, ...]:
+    """The labels of the pods that serve: of a replica over several nodes only its leader does."""
+    leader = ("servegen.dev/group-role=leader",) if any(s.group is not None for s in servers) else ()
+    return (f"app.kubernetes.io/instance={plan.name}", label, *leader)

@@ -12,6 +12,8 @@ from servegen.plan import Plan, Role
 SLACK = 1.5
 #: Imports, process groups, memory pools and the capture of CUDA graphs, seconds: the order that engines log at start.
 INIT_S = 120.0
+#: Pulling an engine image (10-20 GB) on a node that lacks it.
+IMAGE_PULL_S = 900
 #: Where storage states no bandwidth: a network disk, bytes/s.
 DEFAULT_STORAGE_BYTES_PER_S = 500e6
 #: From the model hub into an empty claim, bytes/s: an assumption, about 1 Gbit/s.
@@ -22,7 +24,8 @@ def startup_budget_s(plan: Plan, role: Role) -> float:
     """Seconds that one replica of ``role`` may take until it serves, rounded up to a whole 10 s.
 
     1.5 x (checkpoint bytes x replicas that read on the same node / storage bandwidth) + 120 s; a claim that servegen
-    creates is empty at first, so the download of the checkpoint comes on top.
+    creates is empty at first, so the download of the checkpoint comes on top. Over several nodes each reads the whole
+    checkpoint (a rank opens every file, and keeps its part), and the leader may be up while others still pull the image.
     """
     pool = plan.pool[role.pool]
     storage = pool.storage_bytes_per_s
@@ -31,13 +34,24 @@ def startup_budget_s(plan: Plan, role: Role) -> float:
     seconds = SLACK * role.checkpoint_bytes * readers / bandwidth + INIT_S
     if plan.deploy.cache.size_bytes > 0:
         seconds += role.checkpoint_bytes / DOWNLOAD_BYTES_PER_S
+    if plan.nodes(role) > 1:
+        seconds += IMAGE_PULL_S
     return math.ceil(seconds / 10) * 10.0
 
 
 def require_one_node(plan: Plan, role: Role) -> None:
     """Raises NotBuiltError if a replica of ``role`` does not fit on one node of its pool."""
-    per_node = plan.pool[role.pool].per_node
-    if role.devices > per_node:
-        message = f"{role.name}: a replica of {role.devices} accelerators spans nodes of {per_node}"
-        hint = "replicas over several nodes are not built; restrict constraints.tp and constraints.pp"
-        raise NotBuiltError(Diagnostic("multi-node", message, hint=hint))
+    if plan.nodes(role) > 1:
+        hint = f"{plan.choice.engine} over several nodes is not built; restrict constraints.tp and constraints.pp"
+        raise _spans(plan, role, hint)
+
+
+def require_whole_nodes(plan: Plan, role: Role) -> None:
+    """Raises NotBuiltError if a replica of ``role`` leaves a part of its last node to others."""
+    if plan.nodes(role) > 1 and role.devices % plan.pool[role.pool].per_node:
+        raise _spans(plan, role, "a replica of several nodes takes whole ones; restrict constraints.tp and constraints.pp")
+
+
+def _spans(plan: Plan, role: Role, hint: str) -> NotBuiltError:
+    message = f"{role.name}: a replica of {role.devices} accelerators spans nodes of {plan.pool[role.pool].per_node}"
+    return NotBuiltError(Diagnostic("multi-node", message, hint=hint))

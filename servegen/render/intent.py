@@ -13,9 +13,11 @@ from servegen.render.views import (
     DeploymentView,
     DisruptionBudgetView,
     KustomizationView,
+    LeaderWorkerSetView,
     NetworkPolicyView,
     ObjectView,
     PodMonitorView,
+    PodView,
     Probe,
     RoleBindingView,
     RoleView,
@@ -28,8 +30,6 @@ from servegen.render.views import (
 Path = tuple[str | int, ...]
 Leaves = list[tuple[Path, Any]]
 
-_POD: Path = ("spec", "template", "spec")
-_CONTAINER: Path = (*_POD, "containers", 0)
 _MISSING = object()
 
 
@@ -109,19 +109,25 @@ def _plain(value: Any) -> Any:
 
 
 class Words:
-    """Words as the process shall get them, after the kubelet's expansion. Their order and number are exact always."""
+    """Words as the process shall get them, after the kubelet's expansion. Their order and number are exact always.
 
-    def __init__(self, words: Sequence[str]) -> None:
-        self.words = list(words)
+    ``references`` are words that come last and hold what the kubelet shall expand, as they are written.
+    """
+
+    def __init__(self, words: Sequence[str], references: Sequence[str] = ()) -> None:
+        self.words, self.references = list(words), list(references)
 
     def differ(self, actual: Any, extendable: bool) -> str:
         if not isinstance(actual, list) or not all(isinstance(w, str) for w in actual):
             return f"is {actual!r}, a list of strings was meant"
+        own = len(actual) - len(self.references)
         try:
-            got = [unescape_variables(w) for w in actual]
+            got = [unescape_variables(w) for w in actual[:own]]
         except ValueError as error:
             return f"is not literal: {error}"
-        return "" if got == self.words else f"is {got!r}, {self.words!r} was meant"
+        if own < 0 or actual[own:] != self.references or got != self.words:
+            return f"is {[*got, *actual[max(own, 0):]]!r}, {[*self.words, *self.references]!r} was meant"
+        return ""
 
 
 class Variables(Words):
@@ -163,33 +169,58 @@ def _(v: DeploymentView) -> Leaves:
         (("spec", "replicas"), v.replicas),
         (("spec", "selector"), {"matchLabels": v.selector}),
         (("spec", "progressDeadlineSeconds"), v.progress_deadline_s),
-        (("spec", "strategy", "rollingUpdate"), {"maxSurge": int(v.surge), "maxUnavailable": int(not v.surge)}),
-        (
-            ("spec", "template", "metadata"),
-            {"labels": v.pod_labels} | ({"annotations": v.pod_annotations} if v.pod_annotations else {}),
-        ),
-        ((*_POD, "serviceAccountName"), v.service_account),
-        ((*_POD, "automountServiceAccountToken"), v.mount_token),
-        ((*_POD, "terminationGracePeriodSeconds"), v.grace_s),
-        ((*_POD, "priorityClassName"), v.priority_class or None),
-        ((*_POD, "runtimeClassName"), v.runtime_class or None),
-        ((*_POD, "imagePullSecrets"), [{"name": n} for n in v.image_pull_secrets] or None),
-        ((*_POD, "nodeSelector"), v.node_selector or None),
-        ((*_POD, "tolerations"), list(v.tolerations) or None),
-        ((*_POD, "volumes"), [_volume(x) for x in v.volumes] or None),
-        ((*_CONTAINER, "name"), v.component),
-        ((*_CONTAINER, "image"), v.image),
-        ((*_CONTAINER, "command"), Words(v.command)),
-        ((*_CONTAINER, "args"), Words(v.args)),
-        ((*_CONTAINER, "env"), Variables(v.env, v.secret_env) if v.env or v.secret_env else None),
-        ((*_CONTAINER, "ports"), list(v.ports)),
-        ((*_CONTAINER, "resources"), {"requests": v.requests, "limits": v.limits}),
-        ((*_CONTAINER, "startupProbe"), _probe(v.startup)),
-        ((*_CONTAINER, "livenessProbe"), _probe(v.liveness)),
-        ((*_CONTAINER, "readinessProbe"), _probe(v.readiness)),
-        ((*_CONTAINER, "volumeMounts"), [{"name": x.name, "mountPath": x.mount} for x in v.volumes] or None),
+        (("spec", "strategy", "rollingUpdate"), _rollout(v.surge)),
+        *_template(("spec", "template"), v.pod),
     ]
     return leaves
+
+
+@intended.register
+def _(v: LeaderWorkerSetView) -> Leaves:
+    group: Path = ("spec", "leaderWorkerTemplate")
+    return [
+        (("spec", "replicas"), v.replicas),
+        (("spec", "startupPolicy"), "LeaderCreated"),
+        (("spec", "rolloutStrategy", "rollingUpdateConfiguration"), _rollout(v.surge)),
+        ((*group, "size"), v.size),
+        ((*group, "restartPolicy"), "RecreateGroupOnPodRestart"),
+        *_template((*group, "leaderTemplate"), v.leader),
+        *_template((*group, "workerTemplate"), v.worker),
+    ]
+
+
+def _rollout(surge: bool) -> dict[str, int]:
+    return {"maxSurge": int(surge), "maxUnavailable": int(not surge)}
+
+
+def _template(at: Path, v: PodView) -> Leaves:
+    """The leaves of a pod template."""
+    pod: Path = (*at, "spec")
+    container: Path = (*pod, "containers", 0)
+    probes = v.probes
+    return [
+        ((*at, "metadata"), {"labels": v.labels} | ({"annotations": v.annotations} if v.annotations else {})),
+        ((*pod, "serviceAccountName"), v.service_account),
+        ((*pod, "automountServiceAccountToken"), v.mount_token),
+        ((*pod, "terminationGracePeriodSeconds"), v.grace_s),
+        ((*pod, "priorityClassName"), v.priority_class or None),
+        ((*pod, "runtimeClassName"), v.runtime_class or None),
+        ((*pod, "imagePullSecrets"), [{"name": n} for n in v.image_pull_secrets] or None),
+        ((*pod, "nodeSelector"), v.node_selector or None),
+        ((*pod, "tolerations"), list(v.tolerations) or None),
+        ((*pod, "volumes"), [_volume(x) for x in v.volumes] or None),
+        ((*container, "name"), v.component),
+        ((*container, "image"), v.image),
+        ((*container, "command"), Words(v.command)),
+        ((*container, "args"), Words(v.args, v.node_args)),
+        ((*container, "env"), Variables(v.env, v.secret_env) if v.env or v.secret_env else None),
+        ((*container, "ports"), list(v.ports) or None),
+        ((*container, "resources"), {"requests": v.requests, "limits": v.limits}),
+        ((*container, "startupProbe"), _probe(probes.startup) if probes is not None else None),
+        ((*container, "livenessProbe"), _probe(probes.liveness) if probes is not None else None),
+        ((*container, "readinessProbe"), _probe(probes.readiness) if probes is not None else None),
+        ((*container, "volumeMounts"), [{"name": x.name, "mountPath": x.mount} for x in v.volumes] or None),
+    ]
 
 
 def _probe(p: Probe) -> dict[str, Any]:
@@ -265,7 +296,7 @@ def _(v: PodMonitorView) -> Leaves:
 
 @intended.register
 def _(v: ScalingView) -> Leaves:
-    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": v.target}
+    target = {"apiVersion": v.target.api_version, "kind": v.target.kind, "name": v.target.name}
     leaves: Leaves = [(("spec", "scaleTargetRef"), target)]
     if v.triggers:
         return [

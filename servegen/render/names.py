@@ -12,6 +12,9 @@ HASH_ANNOTATION = "servegen.dev/plan-hash"
 
 INSTANCE = "app.kubernetes.io/instance"
 COMPONENT = "app.kubernetes.io/component"
+#: ``leader`` or ``worker`` on the pods of a replica over several nodes. A label of our own: those of the controller that
+#: makes the pods are in no template, so that nobody who reads the files sees what a selector would find.
+GROUP_ROLE = "servegen.dev/group-role"
 
 _LABEL_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _NOT_IN_VALUE = re.compile(r"[^A-Za-z0-9._-]+")

@@ -34,6 +34,7 @@ def ingress(plan: Plan, launch: Launch, launches: Sequence[Launch], entry: Launc
 
     The entry is open to the spec's peers; no peers means nobody (an empty ``from`` of Kubernetes would mean everybody).
     Servers behind a router are open to it, and those of a split to each other on all ports: the KV hand-off picks free ones.
+    So do the processes of a replica over several nodes.
     """
     rules: list[Mapping[str, Any]] = []
     peers = list(plan.deploy.network_policy_from or ())
@@ -43,8 +44,8 @@ def ingress(plan: Plan, launch: Launch, launches: Sequence[Launch], entry: Launc
     if entry.role is None and launch.role is not None:
         router_ports = sorted({launch.port, *launch.extra_ports.values()})
         rules.append({"from": [_pods(plan, [entry.name])], "ports": _tcp(*router_ports)})
-        if plan.choice.topology == "disaggregated":
-            rules.append({"from": [_pods(plan, servers)]})
+    if launch.role is not None and (plan.choice.topology == "disaggregated" or launch.group is not None):
+        rules.append({"from": [_pods(plan, servers)]})
     if plan.deploy.monitoring and launch.metrics_port:
         prometheus = {"namespaceSelector": {}, "podSelector": {"matchLabels": PROMETHEUS_PODS}}
         rules.append({"from": [prometheus], "ports": _tcp(launch.metrics_port)})
@@ -60,7 +61,7 @@ def egress(plan: Plan, launch: Launch, launches: Sequence[Launch]) -> tuple[Mapp
     rules: list[Mapping[str, Any]] = [
         {"ports": [{"protocol": p, "port": DNS_PORT} for p in ("UDP", "TCP")]},
     ]
-    if len(launches) > 1:
+    if len(launches) > 1 or launch.group is not None:
         rules.append({"to": [_pods(plan, [other.name for other in launches])]})
     if launch.role is None:
         rules.append({"ports": _tcp(HTTPS_PORT, API_SERVER_PORT)})

@@ -12,9 +12,10 @@ import math
 from typing import Any
 
 from servegen.plan import Plan, Role
+from servegen.render.context import API_VERSIONS
 from servegen.render.names import namespace, object_name
 from servegen.render.sizing import grace_s
-from servegen.render.views import Meta, ScalingView
+from servegen.render.views import Meta, ScalingView, Target
 
 #: Where the Prometheus operator serves queries in its usual namespace (the Service prometheus-operated).
 PROMETHEUS = "http://prometheus-operated.monitoring.svc:9090"
@@ -90,10 +91,12 @@ def prompt_rate(plan: Plan, role: Role) -> float:
     return plan.prediction.load_rate * plan.traffic.isl_mean / max(role.replicas, 1)
 
 
-def scaled_object(plan: Plan, role: Role, meta: Meta, target: str, startup_s: float) -> ScalingView:
-    """KEDA with Prometheus triggers over the pods of one Deployment."""
-    # Pods of a Deployment are named <name>-<hash>-<id>; the label "pod" is what every usual scrape configuration sets.
-    pods = f'{{namespace="{namespace(plan)}", pod=~"{target}-[a-z0-9]+-[a-z0-9]+"}}'
+def scaled_object(plan: Plan, role: Role, meta: Meta, target: Target, startup_s: float) -> ScalingView:
+    """KEDA with Prometheus triggers over the pods of one launch that serve."""
+    # Pods of a Deployment are named <name>-<hash>-<id>, leaders of a LeaderWorkerSet <name>-<number>; the label "pod" is
+    # what every usual scrape configuration sets.
+    suffix = "[0-9]+" if target.kind == "LeaderWorkerSet" else "[a-z0-9]+-[a-z0-9]+"
+    pods = f'{{namespace="{namespace(plan)}", pod=~"{target.name}-{suffix}"}}'
     queue = f"sum({QUEUE}{pods})"
     if role.role == "decode":
         queue = f"{queue} + (sum({DECODE_QUEUE}{pods}) or vector(0))"
@@ -135,7 +138,7 @@ def _trigger(name: str, query: str, threshold: float) -> dict[str, Any]:
     }
 
 
-def horizontal(plan: Plan, role: Role, meta: Meta, target: str, startup_s: float) -> ScalingView:
+def horizontal(plan: Plan, role: Role, meta: Meta, target: Target, startup_s: float) -> ScalingView:
     """A HorizontalPodAutoscaler on metrics of the pods, which a metrics adapter has to serve."""
     metrics = [_pods_metric(QUEUE, queue_threshold(plan, role))]
     if role.role == "decode":
@@ -164,7 +167,8 @@ def _pods_metric(name: str, value: float) -> dict[str, Any]:
 
 def scaling(plan: Plan, role: Role, meta: Meta, startup_s: float) -> ScalingView | None:
     """The autoscaler of ``role`` that the spec asks for, None if it asks for none."""
-    target = object_name(plan, role.name)
+    kind = "LeaderWorkerSet" if plan.nodes(role) > 1 else "Deployment"
+    target = Target(API_VERSIONS[kind], kind, object_name(plan, role.name))
     if plan.deploy.autoscaling == "keda":
         return scaled_object(plan, role, meta, target, startup_s)
     if plan.deploy.autoscaling == "hpa":

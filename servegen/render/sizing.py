@@ -27,8 +27,6 @@ PRE_STOP_S = 15
 MIN_GRACE_S = 60
 MAX_GRACE_S = 3600
 PROBE_PERIOD_S = 10
-#: Pulling an engine image (10-20 GB) on a node that lacks it.
-IMAGE_PULL_S = 900
 #: The router: proxying is I/O on a few threads, its prefix tree a few hundred megabytes.
 ROUTER_CPU = "2"
 ROUTER_MEMORY = "4Gi"
@@ -40,7 +38,7 @@ ROUTER_REPLICAS = 2
 
 @dataclass(frozen=True)
 class PodSize:
-    """What one replica asks of its node. ``shm_bytes`` 0 = the default /dev/shm is enough."""
+    """What one pod asks of its node. ``shm_bytes`` 0 = the default /dev/shm is enough."""
 
     cpu: str
     memory_bytes: int
@@ -59,22 +57,22 @@ def mib(size_bytes: int) -> str:
 
 
 def pod_size(role: Role, pool: PoolPlan) -> PodSize:
-    """CPU and memory of one replica: what serving needs, at most its accelerators' share of the node.
+    """CPU and memory of one pod: what serving needs, at most its accelerators' share of the node.
 
     Published deployments ask for 2.5 to 8 CPUs and 30 to 40 GiB for each GPU (LLM-serving charts of OME and llm-d); more
     would only tie the pod to one cloud's hosts. Memory is raised to what loading the weights takes, as far as the node's
     other replicas leave room: the files are mapped and their pages can be reclaimed, so less makes a start slower, not
     impossible.
     """
-    per_node = max(pool.per_node, 1)
-    share = role.devices / per_node * NODE_SHARE
-    cpus = pool.node_cpus * share if pool.node_cpus else FALLBACK_CPUS * role.devices * NODE_SHARE
-    cpus = min(cpus, CPUS_PER_DEVICE * role.devices)
+    per_node, devices = max(pool.per_node, 1), pool.pod_devices(role.devices)
+    share = devices / per_node * NODE_SHARE
+    cpus = pool.node_cpus * share if pool.node_cpus else FALLBACK_CPUS * devices * NODE_SHARE
+    cpus = min(cpus, CPUS_PER_DEVICE * devices)
     node_bytes = pool.node_memory_bytes or FALLBACK_MEMORY_BYTES * per_node
-    shm = SHM_BYTES if role.devices > 1 else 0
-    needed = role.checkpoint_bytes + PROCESS_BYTES * role.devices + shm
-    room = node_bytes * NODE_SHARE / max(per_node // max(role.devices, 1), 1)
-    memory = _whole(min(room, max(min(node_bytes * share, MEMORY_PER_DEVICE * role.devices), needed)))
+    shm = SHM_BYTES if devices > 1 else 0
+    needed = role.checkpoint_bytes + PROCESS_BYTES * devices + shm
+    room = node_bytes * NODE_SHARE / max(per_node // max(devices, 1), 1)
+    memory = _whole(min(room, max(min(node_bytes * share, MEMORY_PER_DEVICE * devices), needed)))
     # /dev/shm is charged to the pod's memory, so it never gets more than half of it.
     return PodSize(_cpu(cpus), memory, min(shm, memory // 2) // 2**20 * 2**20)
 

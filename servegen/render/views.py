@@ -46,30 +46,37 @@ class Volume:
 
 
 @dataclass(frozen=True)
-class DeploymentView:
-    """``replicas`` None: an autoscaler owns the count. ``env`` and ``args`` are what the process shall see."""
+class Probes:
+    """Of one container."""
 
-    template: ClassVar[str] = "kubernetes/deployment.yaml.j2"
-    meta: Meta
+    startup: Probe
+    liveness: Probe
+    readiness: Probe
+
+
+@dataclass(frozen=True)
+class PodView:
+    """A pod template. ``env`` and ``args`` are what the process shall see; ``node_args`` are for the kubelet to expand.
+
+    ``selector`` selects the pods of the same launch. ``probes`` None: nothing answers in this pod. ``pre_stop_s`` 0: it
+    need not wait before it ends.
+    """
+
     component: str
-    replicas: int | None
     selector: Mapping[str, str]
-    pod_labels: Mapping[str, str]
-    pod_annotations: Mapping[str, str]
-    surge: bool
-    progress_deadline_s: int
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
     service_account: str
     mount_token: bool
     image: str
     image_pull_secrets: tuple[str, ...]
     command: tuple[str, ...]
     args: tuple[str, ...]
+    node_args: tuple[str, ...]
     env: tuple[Mapping[str, str], ...]
     secret_env: tuple[Mapping[str, Any], ...]
     ports: tuple[Mapping[str, Any], ...]
-    startup: Probe
-    liveness: Probe
-    readiness: Probe
+    probes: Probes | None
     requests: Mapping[str, str]
     limits: Mapping[str, str]
     run_as_user: int | None  # None: the image's user, which is root
@@ -83,6 +90,32 @@ class DeploymentView:
     grace_s: int
     pre_stop_s: int
     pre_stop_exec: bool
+
+
+@dataclass(frozen=True)
+class DeploymentView:
+    """``replicas`` None: an autoscaler owns the count."""
+
+    template: ClassVar[str] = "kubernetes/deployment.yaml.j2"
+    meta: Meta
+    replicas: int | None
+    selector: Mapping[str, str]
+    surge: bool
+    progress_deadline_s: int
+    pod: PodView
+
+
+@dataclass(frozen=True)
+class LeaderWorkerSetView:
+    """Replicas of ``size`` nodes, a pod each. ``replicas`` None: an autoscaler owns the count."""
+
+    template: ClassVar[str] = "kubernetes/leaderworkerset.yaml.j2"
+    meta: Meta
+    replicas: int | None
+    size: int
+    surge: bool
+    leader: PodView
+    worker: PodView
 
 
 @dataclass(frozen=True)
@@ -156,12 +189,21 @@ class PodMonitorView:
 
 
 @dataclass(frozen=True)
+class Target:
+    """The object whose replicas are counted."""
+
+    api_version: str
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True)
 class ScalingView:
-    """A HorizontalPodAutoscaler (``metrics``) or a ScaledObject (``triggers``) of one Deployment."""
+    """A HorizontalPodAutoscaler (``metrics``) or a ScaledObject (``triggers``) of what runs one launch."""
 
     template: str
     meta: Meta
-    target: str
+    target: Target
     min_replicas: int
     max_replicas: int
     planned_replicas: int
@@ -183,6 +225,7 @@ class KustomizationView:
 
 ObjectView = (
     DeploymentView
+    | LeaderWorkerSetView
     | ServiceView
     | ServiceAccountView
     | RoleView

@@ -9,8 +9,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from servegen.codec import to_jsonable
 from servegen.errors import InfeasibleError
-from servegen.plan import Plan, Quantiles, Role, to_jsonable
+from servegen.plan import Plan, Quantiles, Role
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
@@ -35,6 +36,14 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             "utilization": found.utilization,
             "sloAttainment": found.slo_attainment,
             "band": found.band,
+        },
+        "prefixCache": {
+            "source": plan.traffic.prefix_source,
+            "hitShare": plan.traffic.prefix_hit,
+            "unboundedShare": plan.traffic.prefix_unbounded,
+            "spreadShare": plan.traffic.prefix_spread,
+            "keptTokens": plan.traffic.prefix_kept_tokens,
+            "caches": plan.traffic.prefix_caches,
         },
         "binding": plan.binding,
         "why": plan.why,

@@ -31,7 +31,9 @@ def plan_markdown(
     ``replaced`` are the planned flags that the overrides changed, which only the engine knows.
     """
     rendered = None if files is None else sorted(files)
-    scripts = [path for path in rendered or () if path.startswith("launch/")]
+    groups = [(f"launch/{r.role}.sh", n) for r in plan.choice.roles if (n := plan.nodes(r)) > 1]
+    groups = [(path, nodes) for path, nodes in groups if path in (rendered or ())]
+    scripts = [path for path in rendered or () if path.startswith("launch/") and path not in dict(groups)]
     context = {
         "plan": plan,
         "headline": view.headline(plan),
@@ -60,6 +62,7 @@ def plan_markdown(
         "notes": view.lines(plan.notes),
         "kustomize": "kubernetes/kustomization.yaml" in (rendered or ()),
         "scripts": scripts,
+        "groups": groups,
         "nothing_rendered": rendered is not None and not rendered,
         "hash": plan.content_hash,
     }

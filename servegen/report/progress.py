@@ -1,4 +1,4 @@
-"""A progress bar on a terminal's standard error, nothing anywhere else."""
+"""Progress on a terminal's standard error, nothing anywhere else."""
 
 from __future__ import annotations
 
@@ -19,3 +19,15 @@ def progress(label: str, total: int) -> Iterator[Callable[[int], None] | None]:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=total)
         yield lambda done: bar.update(task, completed=done)
+
+
+@contextmanager
+def noted(text: str) -> Iterator[None]:
+    """Says ``text`` while the block runs, of which nobody knows how long it takes."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text):
+        yield

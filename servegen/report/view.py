@@ -44,7 +44,7 @@ def roles(plan: Plan) -> Table:
     )  # fmt: skip
     rows = [
         (
-            role.name, role.accelerator, role.weights, role.kv, parallelism(role), str(role.replicas), str(role.spares),
+            role.name, role.accelerator, role.weights, role.kv, spread(plan, role), str(role.replicas), str(role.spares),
             str(role.total_devices), count(role.max_running_requests), count(role.chunked_prefill_size),
             count(role.context_length), *([percent(role.share)] if role.grouped else []),
         )
@@ -53,6 +53,12 @@ def roles(plan: Plan) -> Table:
     if any(role.grouped for role in plan.choice.roles):
         headers = (*headers, "requests")
     return table(headers, rows, left=5)
+
+
+def spread(plan: Plan, role: Role) -> str:
+    """``tp8 pp2 on 2 nodes``: the degrees of parallelism, and the nodes of a replica that takes more than one."""
+    nodes = plan.nodes(role)
+    return f"{parallelism(role)} on {nodes} nodes" if nodes > 1 else parallelism(role)
 
 
 def parallelism(role: Role) -> str:
@@ -82,12 +88,13 @@ def prices(plan: Plan) -> Table:
 
 
 def latencies(plan: Plan) -> Table:
-    """Shape (3, 6): each latency with its band, at the sized load."""
+    """Shape (3 or 4, 6): each latency with its band, at the sized load."""
     found = plan.prediction
     rows = []
-    for key, quantiles in (("ttft", found.ttft), ("itl", found.itl), ("e2e", found.e2e)):
-        figures = (seconds(value) for value in (quantiles.mean, quantiles.p50, quantiles.p95, quantiles.p99))
-        rows.append((_METRICS[key], *figures, band(found.band.get(key))))
+    for key, quantiles in (("ttft", found.ttft), ("itl", found.itl), ("tpot", found.tpot), ("e2e", found.e2e)):
+        if quantiles is not None:
+            figures = (seconds(value) for value in (quantiles.mean, quantiles.p50, quantiles.p95, quantiles.p99))
+            rows.append((_METRICS.get(key, "TPOT"), *figures, band(found.band.get("itl" if key == "tpot" else key))))
     return table(("latency", "mean", "p50", "p95", "p99", "band"), rows)
 
 
@@ -142,7 +149,7 @@ def _rate(traffic: TrafficPlan) -> str:
 
 
 def load(plan: Plan) -> Table:
-    """Shape (<= 9, 2): what the plan was sized for and what it carries."""
+    """Shape (<= 11, 2): what the plan was sized for and what it carries."""
     traffic, found = plan.traffic, plan.prediction
     rows = [
         ("rate", _rate(traffic)),
@@ -156,13 +163,15 @@ def load(plan: Plan) -> Table:
     ]
     if traffic.concurrency:
         rows.insert(1, ("concurrency", number(traffic.concurrency)))
-    if traffic.prefix_hit:
+    if traffic.prefix_hit or traffic.prefix_source == "trace":
         rows.insert(2, ("prompt tokens found in the prefix cache", percent(traffic.prefix_hit)))
+    if traffic.prefix_source == "trace":
+        rows.insert(3, ("the same without a bound on the cache", percent(traffic.prefix_unbounded)))
     return Table(("load", "figure"), tuple(rows))
 
 
 def memory(plan: Plan) -> Table:
-    """Shape (10, roles + 1): gigabytes on one device by purpose, and what the KV pool of one replica holds."""
+    """Shape (10 or 11, roles + 1): gigabytes on one device by purpose, and what the KV pool of one replica holds."""
     parts = {
         "weights": "weight_bytes",
         "KV cache": "kv_pool_bytes",
@@ -172,6 +181,8 @@ def memory(plan: Plan) -> Table:
         "engine and driver": "runtime_bytes",
     }
     memories = [role.memory for role in plan.choice.roles]
+    if any(m.draft_bytes for m in memories):
+        parts["draft model and its graphs"] = "draft_bytes"
     rows = [(label, *(gigabytes(getattr(m, name)) for m in memories)) for label, name in parts.items()]
     free = [m.usable_bytes - sum(getattr(m, name) for name in parts.values()) for m in memories]
     rows.append(("not used", *(gigabytes(max(0.0, value)) for value in free)))

@@ -40,6 +40,7 @@ class Demand:
     uncached_mean: float
     total_mean: float
     osl_edges: Array
+    osl_nodes: Array
     osl_mean: float
     osl_longest: float
     longest_of_batch: Array
@@ -58,19 +59,20 @@ def demand(workload: Workload, bounded: bool = True) -> Demand:
     uncached = workload.uncached_isl()
     nodes, weights = uncached.nodes(upper=False)
     uncached_edges = _edges(uncached)
+    total_nodes, total_edges = _totals(workload, nodes, uncached_edges)
     held_mean, held_variance = held_tokens(workload.isl, workload.osl)
     osl = workload.osl
     gaps = max(osl.mean - 1.0, 1e-3)
     return Demand(
         uncached_edges=uncached_edges,
-        total_edges=np.maximum(_edges(workload.isl), uncached_edges),
+        total_edges=total_edges,
         uncached_nodes=nodes,
-        # A shared head stands before every prompt; a hit rate leaves the same share of each.
-        total_nodes=nodes + workload.prefix_shared if workload.prefix_shared else nodes / (1.0 - workload.prefix_hit),
+        total_nodes=total_nodes,
         node_weights=weights,
         uncached_mean=uncached.mean,
         total_mean=workload.isl.mean,
         osl_edges=_edges(osl),
+        osl_nodes=osl.nodes(upper=False)[0],
         osl_mean=osl.mean,
         osl_longest=float(osl.longest),
         longest_of_batch=np.array([float(osl.quantile(b / (b + 1.0))) if b > 1 else osl.mean for b in BATCH_GRID]),
@@ -80,6 +82,17 @@ def demand(workload: Workload, bounded: bool = True) -> Demand:
         open_loop=bool(workload.rate_per_s) or (workload.saturate and bounded),
         arrival_cv2=workload.burstiness**2 if workload.rate_per_s or workload.saturate else CLOSED_LOOP_CV2,
     )
+
+
+def _totals(workload: Workload, nodes: Array, edges: Array) -> tuple[Array, Array]:
+    """Whole prompts of those that leave ``nodes`` and ``edges`` tokens to compute."""
+    if workload.found is not None:
+        cached = np.array(workload.found.cached_by_bin)
+        between = (np.append(cached, cached[-1]) + np.append(cached[0], cached)) / 2.0
+        return nodes + cached, np.maximum.accumulate(edges + between)
+    whole = np.maximum(_edges(workload.isl), edges)
+    # A shared head stands before every prompt; a hit rate leaves the same share of each.
+    return nodes + workload.prefix_shared if workload.prefix_shared else nodes / (1.0 - workload.prefix_hit), whole
 
 
 def _edges(lengths: object) -> Array:

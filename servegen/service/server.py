@@ -19,7 +19,9 @@ class Server:
 
     ``prefill_edges_s`` is the prefill of a prompt alone at each edge of the demand, ``prefill_mean_s`` and ``prefill_cv2``
     its mean and squared coefficient of variation, ``attention_*`` the part of it that is attention. ``alone_s`` is the mean
-    prompt's own step, which :func:`batching_gain` compares with. All of these are of one pipeline stage.
+    prompt's own step, which :func:`batching_gain` compares with. A prompt alone takes ``pieces`` chunks on average; over the
+    means of the bins, ``piece_weights`` are the shares of those chunks, and ``piece_s`` what one takes on the device. All of
+    these are of one pipeline stage.
     ``request_s`` is what the engine adds to every first token, ``extra_mean_s`` what the way there adds on average (hand-off,
     the stages that follow the first); ``first_edges_s`` is the prefill with that.
     """
@@ -36,6 +38,9 @@ class Server:
     first_edges_s: Array
     extra_mean_s: Array
     alone_s: Array
+    pieces: Array
+    piece_weights: Array
+    piece_s: Array
 
 
 def server(terms: StepTerms, chunk: Array, request_s: float, d: Demand, extra_edges_s: Array | None = None) -> Server:
@@ -49,7 +54,10 @@ def server(terms: StepTerms, chunk: Array, request_s: float, d: Demand, extra_ed
         extra = extra + _later_stages_s(terms, chunk, d)
     # A prompt that fills one more chunk can look cheaper than a shorter one by a rounding error only.
     rising = np.maximum.accumulate(edges, axis=1)
-    attention_mean = terms.attention_s(d.total_nodes, d.total_nodes - d.uncached_nodes) @ d.node_weights
+    attention = terms.attention_s(d.total_nodes, d.total_nodes - d.uncached_nodes)
+    attention_mean = attention @ d.node_weights
+    counts = np.maximum(np.ceil(d.uncached_nodes * terms.groups[:, None] / chunk[:, None]), 1.0)
+    pieces = counts @ d.node_weights
     return Server(
         terms=terms,
         chunk=chunk,
@@ -63,6 +71,9 @@ def server(terms: StepTerms, chunk: Array, request_s: float, d: Demand, extra_ed
         first_edges_s=rising + extra,
         extra_mean_s=(extra[:, 1:] + extra[:, :-1]) @ WIDTHS / 2.0,
         alone_s=_together(terms, chunk, attention_mean, d, np.ones_like(chunk)),
+        pieces=pieces,
+        piece_weights=counts * d.node_weights / pieces[:, None],
+        piece_s=terms.device_s(d.uncached_nodes / counts) + (terms.sequence_s[:, None] + attention) / counts,
     )
 
 

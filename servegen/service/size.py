@@ -71,7 +71,7 @@ def mean(metric: str, p: Point, d: Demand) -> Array:
     return latency.itl_mean(p)
 
 
-def violations(p: Point, d: Demand, slo: Slo, pessimism: Mapping[str, float]) -> dict[str, Mask]:
+def violations(p: Point, d: Demand, slo: Slo, pessimism: Mapping[str, float] | Mapping[str, Array]) -> dict[str, Mask]:
     """For every bound whether the point breaks it, shape (rows,). ``pessimism`` multiplies predictions, by metric."""
     out: dict[str, Mask] = {}
     for b in slo.bounds:
@@ -86,7 +86,7 @@ def violations(p: Point, d: Demand, slo: Slo, pessimism: Mapping[str, float]) ->
     return out
 
 
-def attainment(p: Point, d: Demand, jointly: Sequence[Bound], pessimism: Mapping[str, float]) -> Array:
+def attainment(p: Point, d: Demand, jointly: Sequence[Bound], pessimism: Mapping[str, float] | Mapping[str, Array]) -> Array:
     """Share of requests that meet all of ``jointly``, at least: 1 minus the sum of the single misses (Boole)."""
     missed = np.zeros_like(p.level)
     for b in jointly:
@@ -103,7 +103,7 @@ def slot_level(limit: Array) -> Array:
 
 
 def largest_level(
-    discipline: Discipline, s: Server, d: Demand, slo: Slo, high: Array, pessimism: Mapping[str, float]
+    discipline: Discipline, s: Server, d: Demand, slo: Slo, high: Array, pessimism: Mapping[str, float] | Mapping[str, Array]
 ) -> tuple[Array, dict[str, Mask]]:
     """Largest level up to ``high`` (rows,) that keeps every bound, 0 where none does; and the bounds broken when idle."""
 

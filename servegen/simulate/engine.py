@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from servegen.simulate.batch import Batch
+from servegen.simulate.drafting import Rounder
 from servegen.simulate.prefix import PrefixCache
 from servegen.simulate.requests import Request
 from servegen.simulate.result import Log
@@ -21,18 +22,23 @@ from servegen.simulate.steps import StepModel
 Part = tuple[Request, int]
 Kind = Literal["serve", "static", "prefill", "decode"]
 IDLE, WAKING, DECODING, STEPPING = range(4)
+#: Share of a step's tokens from which on prompts do not wait for company (InferenceX's batch_wait_max_tokens_ratio).
+WORTH_A_STEP = 0.9
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the engine was told: sequences at a time, tokens of a prefill step, bytes of KV on one device, and the share of
-    its output for which a request must find room before it is taken in.
+    """What the engine was told: sequences at a time, tokens of a prefill step, bytes of KV on one device, the share of
+    its output for which a request must find room before it is taken in, and for how many decode steps prompts that do not
+    fill a step wait for company. Of ``head_tokens`` that prompts have in common the pool holds one copy.
     """
 
     max_running: int
     chunk: int
     pool_bytes: float
     reserve_share: float = 0.6
+    wait_steps: int = 0
+    head_tokens: int = 0
 
 
 class Replica:
@@ -51,10 +57,11 @@ class Replica:
         cache: PrefixCache | None = None,
         handoff: Callable[[Request, float], None] | None = None,
         kind: Kind = "serve",
+        rounder: Rounder | None = None,
     ) -> None:
         self.index, self.model, self.limits, self.log, self.cache = index, model, limits, log, cache
         self.plan, self._wake, self._handoff, self.kind = plan, wake, handoff, kind
-        self.batch = Batch(model, log, waits_for_longest=kind == "static")
+        self.batch = Batch(model, log, waits_for_longest=kind == "static", rounder=rounder)
         self.waiting: deque[Request] = deque()
         self.partial: Request | None = None  # its prompt is computed in part
         self.blocked = False  # the head of the queue cannot be taken in before something ends
@@ -69,9 +76,12 @@ class Replica:
         self._reserved_bytes = 0.0
         # A cached block is kept in the layers that see everything; a window's part stays with the sequence.
         self._block_bytes = cache.block_tokens * model.token_bytes if cache is not None else 0.0
+        self._head_bytes = limits.head_tokens * model.token_bytes
         self._noted_s = 0.0  # since when the queue has its present length
         self._start_s = self._first_s = self._slope_s = 0.0
         self._steps = 0
+        self._waited = 0  # decode steps for which the queue was kept waiting for company
+        self._holding = False
 
     # -- what happens to it ------------------------------------------------------------------------------------------
 
@@ -98,6 +108,8 @@ class Replica:
         """The present action ends."""
         if self._state == DECODING:
             self._observe(now)
+            self._waited += self._steps if self._holding else 0
+            self._holding = False
             self._release(self.batch.advance(self._steps, self._start_s, now, self._first_s, self._slope_s), now)
         elif self._state == STEPPING:
             self._observe(now)
@@ -182,11 +194,26 @@ class Replica:
             seconds += self.batch.read_s() * model.read_share(sequences)
         else:
             seconds = model.prompts_s(tokens, ending, attention, len(parts))
+        seconds = max(seconds, model.prompt_s)
         self._parts, self._steps = parts, 1 if decodes and sequences else 0
         self._begin(STEPPING, now, now + seconds)
 
-    def decode(self, now: float) -> None:
-        """Run decode steps until something changes."""
+    def hold(self, now: float) -> bool:
+        """Decode on while prompts wait for company, if they are to; returns whether that is so (TensorRT-LLM's batch wait)."""
+        left = self.limits.wait_steps - self._waited
+        if left <= 0 or not self.waiting or not self.batch.size or self.full:
+            return False
+        tokens = float(self.batch.size)
+        for request in self.waiting:
+            tokens += request.todo
+            if tokens >= WORTH_A_STEP * self.limits.chunk:
+                return False
+        self._holding = True
+        self.decode(now, left)
+        return True
+
+    def decode(self, now: float, limit: int | None = None) -> None:
+        """Run decode steps until something changes, at most so many."""
         batch = self.batch
         while self._room_bytes() < batch.growth_bytes and self._retract(now):
             pass
@@ -197,6 +224,8 @@ class Replica:
         if room < batch.growth_bytes * most:
             most = max(int(room / batch.growth_bytes), 1)
         self._evict()
+        if limit is not None:
+            most = min(most, limit)
         self._steps = most
         self._first_s, self._slope_s = batch.step_s()
         self._begin(DECODING, now, now + most * self._first_s + self._slope_s * (most * (most - 1) / 2))
@@ -264,7 +293,7 @@ class Replica:
         return True
 
     def _join(self, request: Request) -> None:
-        self.batch.join(request, request.locked * self.cache.block_tokens if self.cache is not None else 0)
+        self.batch.join(request, self._elsewhere(request))
 
     def _release(self, ended: list[Request], now: float) -> None:
         for request in ended:
@@ -279,15 +308,18 @@ class Replica:
             request.locked = 0
 
     def _own_bytes(self, request: Request) -> float:
-        """Bytes of a prompt, without the blocks that the cache holds."""
-        held = self.model.held_bytes(request.context)
+        """Bytes of a prompt, without those that are held for others, too."""
+        return self.model.held_bytes(request.context) - self._elsewhere(request) * self.model.token_bytes
+
+    def _elsewhere(self, request: Request) -> int:
+        """Tokens of a prompt that others use as well: blocks of the cache, or of the common head."""
         if request.locked and self.cache is not None:
-            held -= request.locked * self._block_bytes
-        return held
+            return request.locked * self.cache.block_tokens
+        return request.cached if self.limits.head_tokens else 0
 
     def _room_bytes(self) -> float:
         """Bytes of the pool that are free, or would be without idle blocks."""
-        held = self._prefill_bytes + self.batch.held_bytes
+        held = self._prefill_bytes + self.batch.held_bytes + self._head_bytes
         if self.cache is not None:
             held += self.cache.locked * self._block_bytes
         return self.limits.pool_bytes - held
@@ -304,14 +336,17 @@ class Replica:
         if whole and todo > room and (parts or todo <= self.limits.chunk):
             return False
         share = 1.0 if request.retracted else self.limits.reserve_share
-        reserve = self.model.held_bytes(request.context + math.ceil(share * request.left))
-        new = self.model.held_bytes(request.context)
+        common = self._elsewhere(request) * self.model.token_bytes
+        reserve = self.model.held_bytes(request.context + math.ceil(share * request.left)) - common
+        new = self.model.held_bytes(request.context) - common
         if matched and cache is not None:
             new -= (matched - cache.idle_among(blocks[:matched])) * self._block_bytes
         empty = not self.batch.size and not self._prefilling
-        if not empty and (self._reserved_bytes + reserve > self.limits.pool_bytes or new > self._room_bytes()):
+        pool = self.limits.pool_bytes - self._head_bytes
+        if not empty and (self._reserved_bytes + reserve > pool or new > self._room_bytes()):
             return False
         self.waiting.popleft()
+        self._waited = 0
         if matched and cache is not None:
             cache.lock(blocks[:matched])
             request.locked = matched
@@ -361,7 +396,7 @@ class Replica:
         self.busy_s += now - start
         if not self.log.watch:
             return
-        held = self._prefill_bytes + self.batch.held_bytes + self.batch.growth_bytes * self._steps / 2.0
+        held = self._prefill_bytes + self.batch.held_bytes + self.batch.growth_bytes * self._steps / 2.0 + self._head_bytes
         if self.cache is not None:
             held += self.cache.locked * self._block_bytes
         self.log.kv.add(start, now, held / self.limits.pool_bytes)

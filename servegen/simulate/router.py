@@ -8,6 +8,7 @@ import numpy as np
 
 from servegen.simulate.engine import Replica
 from servegen.simulate.requests import Request
+from servegen.workload import FOLLOWED
 
 Policy = Callable[[Sequence[Replica], Request], Replica]
 
@@ -15,8 +16,6 @@ Policy = Callable[[Sequence[Replica], Request], Replica]
 BALANCE_ABSOLUTE = 64
 #: ... this many times as many (sglang-router --balance-abs-threshold, --balance-rel-threshold).
 BALANCE_RELATIVE = 1.5
-#: Least share of a prompt's blocks that must match for its replica to be preferred (--cache-threshold).
-CACHE_THRESHOLD = 0.3
 
 
 def _uniform(rng: np.random.Generator) -> Callable[[], float]:
@@ -88,7 +87,7 @@ def cache_aware(
             matched = replica.cache.match(request.blocks) if replica.cache is not None else 0
             if matched > most:
                 best, most = replica, matched
-        return best if most >= CACHE_THRESHOLD * len(request.blocks) else least_loaded(replicas, request)
+        return best if most >= FOLLOWED * len(request.blocks) else least_loaded(replicas, request)
 
     return choose
 

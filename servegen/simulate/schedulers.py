@@ -60,6 +60,8 @@ def decode_only(replica: Replica, now: float) -> None:
 
 
 def _together(replica: Replica, now: float, whole: bool) -> None:
+    if replica.hold(now):
+        return
     budget = replica.limits.chunk - replica.batch.size
     parts = replica.admit(budget, whole) if budget > 0 else []
     if parts:

@@ -15,11 +15,12 @@ from servegen.roofline import memory as mem
 from servegen.roofline.step import take
 from servegen.service import size
 from servegen.service.disciplines import DISCIPLINES, means_only
-from servegen.service.latency import itl_exceeds, quantile, ttft_exceeds
+from servegen.service.latency import pace_exceeds, quantile, ttft_exceeds
 from servegen.service.server import server
 from servegen.solve.bands import pessimism
 from servegen.solve.budget import Budget
 from servegen.solve.candidate import Block, Candidate, RoleChoice, first_best, three_digits
+from servegen.solve.kept import kept_bytes, level_cap, running
 from servegen.solve.problem import EngineOption, Kind, Problem
 from servegen.solve.space import (
     BATCH_LIMITS,
@@ -69,15 +70,26 @@ class Outcome:
     stock: Stock | None = None  # from stage 3 on
 
 
-def within_memory(problem: Problem, rows: Rows, room: Budget, rejected: Counter[str]) -> Mask:
-    """Candidates (rows, limits) whose weights, longest request and full batch fit."""
+def within_memory(problem: Problem, rows: Rows, room: Budget, rejected: Counter[str], cached: bool = True) -> Mask:
+    """Candidates (rows, limits) whose weights, longest request and full batch fit, and what a prefix cache must keep.
+
+    Not ``cached`` are decode servers, which have no such cache.
+    """
     mean, std, longest = (column[:, None] for column in occupancy(problem, rows))
     whole = room.fits & (longest <= room.pool)
     mine = BATCH_LIMITS[None, :] / rows.groups[:, None]
-    batch = whole & (mine <= mem.largest_batch(room.pool, mean, std, KV_SLACK)) & (mine == np.floor(mine))
+    pool = room.pool
+    if cached:
+        pool, *one = running(problem, rows, room.pool)
+        mean, std = (column[:, None] for column in one)
+    batch = whole & (mine <= mem.largest_batch(pool, mean, std, KV_SLACK)) & (mine == np.floor(mine))
     rejected["memory: the weights and the engine's reserve do not fit"] += int(np.sum(~room.fits))
     rejected["memory: the KV pool cannot hold the longest request"] += int(np.sum(room.fits & ~whole))
     rejected["memory: the KV pool cannot hold the batch limit"] += int(np.sum(whole & ~batch))
+    if cached and problem.kept_tokens:
+        keeps = batch & (kept_bytes(problem, rows)[:, None] < room.pool)
+        rejected["memory: the KV pool cannot keep the prompts that are to be found again"] += int(np.sum(batch & ~keeps))
+        batch = keeps
     return np.asarray(batch & ~np.isin(BATCH_LIMITS, problem.without_limits))
 
 
@@ -106,22 +118,41 @@ def aggregated(problem: Problem, engine: EngineOption, kind: Kind, rejected: Cou
         room = budget_of(problem, engine, rows, BATCH_LIMITS)
         fits = within_memory(problem, rows, room, seen)
         srv = server(rows.terms, rows.chunk, engine.facts.request_s.value, d)
-        levels = level_limits(problem, rows)
+        levels = np.minimum(level_limits(problem, rows), level_cap(problem, rows, room.pool))
         high = np.where(fits.any(axis=1), np.max(np.where(fits, levels, 0.0), axis=1), levels[:, 0])
-        factors = pessimism(problem, engine.facts, kind.facts)
+        factors = by_row(problem, engine, kind, rows)
         for x in disciplines:
-            block = Block(x, engine, kind, rows, srv, room, BATCH_LIMITS, high)
+            block = Block(problem, x, engine, kind, rows, srv, room, BATCH_LIMITS, high)
+            able, mine, bands = _scheduled(block, fits, rejected), levels, factors
             if x == "mixed" and not rows.terms.plain:
                 whole = np.flatnonzero((rows.groups == 1.0) & (rows.devices == rows.tp))
                 reason = "mixed chunks: not predicted with pipeline stages or attention groups"
-                rejected[reason] += int(fits.sum() - fits[whole].sum())
-                block, fits, levels = _only(block, whole), fits[whole], levels[whole]
-            limit, at_idle = size.largest_level(DISCIPLINES[x], block.server, d, problem.slo, block.level_limit, factors)
+                rejected[reason] += int(able.sum() - able[whole].sum())
+                block, able, mine = _only(block, whole), able[whole], levels[whole]
+                bands = {metric: factor[whole] for metric, factor in factors.items()}
+            limit, at_idle = size.largest_level(DISCIPLINES[x], block.server, d, problem.slo, block.level_limit, bands)
             block = dataclasses.replace(block, level_limit=limit)
-            outcomes.append(_sized(problem, block, fits, levels, at_idle, rejected))
+            outcomes.append(_sized(problem, block, able, mine, at_idle, rejected))
     for reason, n in seen.items():  # memory asks nothing of a discipline, but each has its candidates
         rejected[reason] += n * len(disciplines)
     return outcomes
+
+
+def _scheduled(block: Block, fits: Mask, rejected: Counter[str]) -> Mask:
+    """Of the candidates those whose drafting the discipline allows."""
+    rounds, engine = block.rows.terms.rounds, block.engine.facts
+    if rounds is None or block.discipline in engine.drafting_schedulers:
+        return fits
+    able: Mask = fits & (rounds.drafted == 0)[:, None]
+    rejected[f"speculation: {engine.id} does not draft with {block.discipline} scheduling"] += int(np.sum(fits & ~able))
+    return able
+
+
+def by_row(problem: Problem, engine: EngineOption, kind: Kind, rows: Rows) -> dict[str, Array]:
+    """:func:`servegen.solve.bands.pessimism` of each row, shape (rows,)."""
+    near, far = (pessimism(problem, engine.facts, kind.facts, cut) for cut in (False, True))
+    cut = rows.is_cut(kind)
+    return {metric: np.where(cut, far[metric], factor) for metric, factor in near.items()}
 
 
 def _only(block: Block, index: NDArray[np.int64]) -> Block:
@@ -279,7 +310,7 @@ LEAST_LIMITS = 16
 def _latency_keys(
     problem: Problem, block: Block, mask: Mask, replicas: Array, carried: Array, level: Array
 ) -> tuple[Array, Array]:
-    """p95 ITL and p95 TTFT at the sized load.
+    """p95 pace (ITL, or TPOT where tokens may come in bursts) and p95 TTFT at the sized load.
 
     They depend on the row and the load of a replica, so each such pair is computed once.
     """
@@ -295,6 +326,6 @@ def _latency_keys(
     p = step(srv, d, at)
     itl, ttft = np.full(mask.shape, np.inf), np.full(mask.shape, np.inf)
     inverse = inverse.reshape(-1)
-    itl[row, column] = three_digits(quantile(lambda t: itl_exceeds(p, t), 0.95, len(index)))[inverse]
+    itl[row, column] = three_digits(quantile(lambda t: pace_exceeds(p, t, d), 0.95, len(index)))[inverse]
     ttft[row, column] = three_digits(quantile(lambda t: ttft_exceeds(p, t), 0.95, len(index)))[inverse]
     return itl, ttft

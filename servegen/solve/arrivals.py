@@ -37,13 +37,14 @@ class Traffic:
 @dataclass(frozen=True)
 class Sent:
     """What is sent: a source, which serves one replay; how it arrives; a phrase that says so ("10,000 requests, ..."); whether
-    prompts carry the hashes of their blocks.
+    prompts carry the hashes of their blocks; how many tokens of a head they have in common else.
     """
 
     source: Source
     kind: Arrivals | Literal["trace"]
     words: str
     hashed: bool = False
+    head_tokens: int = 0
 
 
 def sent(plan: Plan, workload: Workload, own: TraceRequests | None, traffic: Traffic) -> Sent:
@@ -78,7 +79,7 @@ def _recorded(trace: TraceRequests, name: str, traffic: Traffic, shared: Workloa
         words += f", from {cut.start_s:g} s" + (f" to {cut.end_s:g} s" if cut.end_s != math.inf else " on")
     if cut.speedup != 1.0:
         words += f", {cut.speedup:g} times as fast"
-    return Sent(source, "trace", words, hashed=trace.hashes is not None and shared is None)
+    return Sent(source, "trace", words, trace.hashes is not None and shared is None, _head(shared))
 
 
 def _drawn(plan: Plan, w: Workload, traffic: Traffic) -> Sent:
@@ -95,8 +96,12 @@ def _drawn(plan: Plan, w: Workload, traffic: Traffic) -> Sent:
         turn_s = answer_s + w.think_time_s
         source: Source = arrivals.closed_loop(w, users, w.think_time_s, n, traffic.seed, turn_s or 1.0)
         words = f"{n:,} requests of {users:,} users in a closed loop, the first and the last {users:,} of them left out"
-        return Sent(source, kind, f"{words} so that the rest is the steady state")
+        return Sent(source, kind, f"{words} so that the rest is the steady state", head_tokens=_head(w))
     n = traffic.requests or max(REQUESTS, math.ceil(TURNS * rate * answer_s))
     source = arrivals.open_loop(w, rate, 1.0 if kind == "poisson" else w.burstiness, n, traffic.seed)
     how = "Poisson" if kind == "poisson" else f"gamma arrivals of burstiness {w.burstiness:.3g}"
-    return Sent(source, kind, f"{n:,} requests, {how}" + (" arrivals" if kind == "poisson" else ""))
+    return Sent(source, kind, f"{n:,} requests, {how}" + (" arrivals" if kind == "poisson" else ""), head_tokens=_head(w))
+
+
+def _head(shared: Workload | None) -> int:
+    return round(shared.prefix_shared) if shared is not None else 0

@@ -19,8 +19,9 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Block:
-    """The columns that a role was taken from."""
+    """The columns that a role was taken from, with the question that they answer: hits differ with the room for a cache."""
 
+    problem: Problem
     discipline: str
     engine: EngineOption
     kind: Kind
@@ -65,6 +66,11 @@ class RoleChoice:
         return self.shape.tp
 
     @property
+    def is_cut(self) -> bool:
+        """Whether the replica is cut in other ways than by TP inside a node."""
+        return bool(self.block.rows.is_cut(self.block.kind)[self.row])
+
+    @property
     def devices(self) -> int:
         """Accelerators of one replica."""
         return self.shape.devices
@@ -98,6 +104,16 @@ class Candidate:
         return self.roles[0].grouped
 
     @property
+    def problem(self) -> Problem:
+        """The question that it answers, with the demand that its prefix caches leave."""
+        return self.roles[0].block.problem
+
+    @property
+    def caches(self) -> int:
+        """Prefix caches that the prompts are spread over: each attention group of a replica has its own. Spares left out."""
+        return self.roles[0].replicas * self.roles[0].shape.dp
+
+    @property
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds of accelerator that the roles stand on, each once."""
         return tuple({r.block.kind.index: r.block.kind for r in self.roles}.values())
@@ -110,6 +126,12 @@ class Candidate:
         return c.weights, c.kv
 
     @property
+    def drafted(self) -> int:
+        """Tokens drafted ahead of a step; both roles of a split draft alike."""
+        role = self.roles[0]
+        return role.block.rows.lowered.configs[int(role.block.rows.config[role.row])].drafted
+
+    @property
     def name(self) -> str:
         """Says everything that the search decides; sorts like its numbers."""
         weights, kv = self.config
@@ -119,11 +141,12 @@ class Candidate:
             others = (("pp", r.shape.pp), ("dp", r.shape.dp), ("ep", r.shape.ep))
             cut = "".join(f"-{name}{n:02d}" for name, n in others if n > 1)
             parts.append(f"{r.role}-tp{r.tp:02d}{cut}-c{r.chunk:05d}-b{r.batch_limit:04d}{mixed}")
-        return f"{self.engine.facts.id}/{'+'.join(k.facts.id for k in self.kinds)}/{weights}-kv-{kv}/" + "+".join(parts)
+        drafts = f"draft{self.drafted:02d}/" if self.drafted else ""
+        return f"{self.engine.facts.id}/{'+'.join(k.facts.id for k in self.kinds)}/{weights}-kv-{kv}/{drafts}" + "+".join(parts)
 
     def key(self, problem: Problem) -> tuple[object, ...]:
         """The total order: objective; fewer accelerators; lower TP; the checkpoint's own precision before a narrower one;
-        more headroom (to three digits); fewer roles; the name."""
+        more headroom (to three digits); fewer roles; fewer drafted tokens; the name."""
         weights, kv = self.config
         narrowed = (problem.allowed_weights.index(weights), problem.allowed_kv.index(kv))
         return (
@@ -133,6 +156,7 @@ class Candidate:
             *narrowed,
             -float(f"{self.headroom:.3g}"),
             len(self.roles),
+            self.drafted,
             self.name,
         )
 

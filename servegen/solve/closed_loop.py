@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,17 +17,12 @@ from servegen.service.server import Server
 from servegen.simulate import benchmark
 from servegen.simulate.deployment import Deployment, Handoff, Pool
 from servegen.simulate.engine import Limits
+from servegen.simulate.started import WHOLE_PROMPTS, Started, started
 from servegen.simulate.steps import StepModel
 from servegen.solve.split import combine
 
 if TYPE_CHECKING:
     from servegen.solve.estimate import EstimateRequest, MemoryFigures
-
-#: Engines that put whole prompts into a step.
-WHOLE_PROMPTS = frozenset({"tensorrt-llm"})
-#: SGLang's prefill step on Blackwell, whose devices have the memory for it (its server arguments, above 90 GB).
-LARGE_STEP_TOKENS = 16384
-LARGE_STEP_CAPABILITY = 10.0
 
 
 def closed_form(
@@ -47,10 +43,10 @@ def replayed(
 ) -> tuple[float, float, float]:
     """TTFT, TPOT, output tokens/s of the closed-loop benchmark, replayed step by step."""
     bench = benchmark.as_published(request.batch, request.isl, request.osl, request.cached)
-    chunk = _step_tokens(request, bench.isl, accelerator, engine)
+    begun = _begun(request, bench, accelerator, engine, lowered.configs[0].tp)
     scheduler = "whole" if engine.id in WHOLE_PROMPTS else engine.schedulers[0]
     late_s = engine.request_s.value
-    served = _pool(lowered, figures, engine, scheduler, request.batch, chunk, 1, late_s, bench.isl - bench.cached)
+    served = _pool(lowered, figures, engine, scheduler, begun, 1, late_s, bench.isl - bench.cached)
     found = benchmark.run(Deployment((served,)), bench)
     return found.ttft_s, found.tpot_s, found.output_tokens_per_s
 
@@ -66,11 +62,11 @@ def handed_over(
     emptier of two workers.
     """
     bench = benchmark.as_published(request.batch, request.isl, request.osl, request.cached)
-    chunk = _step_tokens(request, bench.isl, accelerator, engine)
     x, y = workers(request)
+    begun = [_begun(request, bench, accelerator, engine, low.configs[0].tp) for low, _ in (start, gaps)]
     # Both servers take the request in; the client sees that once, before its first token.
-    prefill = _pool(*start, engine, "prefill", int(PREFILL_SLOTS), chunk, x, 2.0 * engine.request_s.value)
-    decode = _pool(*gaps, engine, "decode", request.batch, chunk, y)
+    prefill = _pool(*start, engine, "prefill", replace(begun[0], slots=int(PREFILL_SLOTS)), x, 2.0 * engine.request_s.value)
+    decode = _pool(*gaps, engine, "decode", begun[1], y)
     links = min(start[0].configs[0].tp, gaps[0].configs[0].tp)
     handoff = Handoff.of(prefill.model, start[0].configs[0].tp, accelerator.link_bytes_per_s * links)
     found = benchmark.run(Deployment((prefill, decode), "power-of-two", handoff), bench)
@@ -86,8 +82,7 @@ def _pool(
     figures: MemoryFigures,
     engine: EngineFacts,
     scheduler: str,
-    slots: int,
-    chunk: int,
+    begun: Started,
     count: int,
     request_s: float = 0.0,
     prompt: int = 0,
@@ -98,19 +93,19 @@ def _pool(
     # Of one device, for as many sequences as all attention groups hold.
     room = figures.kv_pool_bytes * (token / figures.kv_bytes_per_token if token else 1.0 / lowered.configs[0].tp)
     model = StepModel.of(lowered.terms, 0, m.kv_bytes[0].tolist(), float(m.state_bytes[0]))
-    late_s = request_s + model.later_stages_s(min(chunk, prompt))
-    return Pool(model, Limits(slots, chunk, room, engine.memory.kv_reserve_osl), scheduler, count, late_s)
+    late_s = request_s + model.later_stages_s(min(begun.chunk, prompt))
+    limits = Limits(begun.slots, begun.chunk, room, engine.memory.kv_reserve_osl, begun.wait_steps)
+    return Pool(model, limits, scheduler, count, late_s)
 
 
-def _step_tokens(request: EstimateRequest, longest: int, accelerator: AcceleratorFacts, engine: EngineFacts) -> int:
-    """Tokens of the largest step as benchmarks of prompts up to ``longest`` tokens start their engines."""
-    if request.chunk:
-        return request.chunk
-    if engine.id in WHOLE_PROMPTS:  # a prompt must fit beside the running batch; InferenceX rounds up to 64
-        return max(math.ceil((request.batch + longest + 64) / 64) * 64, engine.token_budget)
-    if engine.id == "sglang" and accelerator.compute_capability >= LARGE_STEP_CAPABILITY:
-        return LARGE_STEP_TOKENS
-    return engine.token_budget
+def _begun(
+    request: EstimateRequest, bench: benchmark.Benchmark, accelerator: AcceleratorFacts, engine: EngineFacts, tp: int
+) -> Started:
+    """How the publishers of such benchmarks start the engine; a stated chunk counts."""
+    known = started(
+        engine.id, accelerator.compute_capability, engine.token_budget, tp, bench.users, bench.isl, bench.osl
+    )
+    return replace(known, chunk=request.chunk or known.chunk)
 
 
 def batch(request: EstimateRequest, srv: Server, d: Demand) -> tuple[float, float, float]:

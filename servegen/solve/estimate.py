@@ -287,7 +287,7 @@ def _band(
         "output_tokens_per_s": "throughput",
         "output_tokens_per_s_per_device": "throughput",
     }
-    bands = band(model, engine, accelerator, request.weights or model.native_precision)
+    bands = band(model, engine, accelerator, request.weights or model.native_precision, sequences=request.batch)
     values = {f.name: getattr(s, f.name) for f in dataclasses.fields(s)}
     return BandFigures(
         {k: v * bands[metric[k]].low for k, v in values.items()},

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from servegen.lower import lower
 from servegen.plan import Role
 from servegen.rationale import Alternative, Flip, ParetoPoint
 from servegen.roofline.memory import largest_batch
@@ -17,8 +16,11 @@ from servegen.service import size
 from servegen.service.disciplines import DISCIPLINES
 from servegen.solve.bands import far_end, pessimism
 from servegen.solve.candidate import Candidate, RoleChoice
-from servegen.solve.predict import candidate_points, p95
+from servegen.solve.drafting import lower_drafting
+from servegen.solve.kept import level_cap, running
+from servegen.solve.predict import candidate_points, p95, pace
 from servegen.solve.problem import Problem
+from servegen.solve.reuse import reuse_words
 from servegen.solve.space import BATCH_LIMITS, KV_SLACK, occupancy, replicas_that_fit
 from servegen.solve.split import GAPS, START
 from servegen.solve.words import duration, load, money
@@ -39,18 +41,24 @@ NUDGE = 1.02
 
 @dataclass(frozen=True)
 class Comparison:
-    """The chosen one among the others; ``gain`` is what splitting improves the objective by, nan if one topology is missing."""
+    """The chosen one among the others; ``gain`` is what splitting improves the objective by, nan if one topology is missing.
+
+    ``rival`` is the best that does not draft if the chosen one does, and the other way round; None if there is none.
+    """
 
     alternatives: tuple[Alternative, ...]
     pareto: tuple[ParetoPoint, ...]
     gain: float
+    rival: Candidate | None = None
 
 
 def compare(problem: Problem, chosen: Candidate, others: Sequence[Candidate], gain: float) -> Comparison:
     """Runners-up in the total order, and the Pareto frontier of cost, latency and output over the best candidates."""
     rest = sorted((c for c in others if c is not chosen), key=lambda c: c.key(problem))[: COMPARED - 1]
     ranked = [chosen, *rest]
-    ttft, itl = p95(candidate_points(problem, ranked), problem.demand)
+    seen = candidate_points(problem, ranked)
+    ttft, itl = p95(seen, problem.demand)
+    paces = pace(seen, itl, problem.demand)
     alternatives = tuple(
         Alternative(
             name=c.name,
@@ -65,7 +73,7 @@ def compare(problem: Problem, chosen: Candidate, others: Sequence[Candidate], ga
         )
         for i, c in enumerate(ranked[1 : SHOWN + 1], start=1)
     )
-    worth = np.array([[c.cost_per_h, ttft[i], itl[i], -c.output_tokens_per_s] for i, c in enumerate(ranked)])
+    worth = np.array([[c.cost_per_h, ttft[i], paces[i], -c.output_tokens_per_s] for i, c in enumerate(ranked)])
     worth = np.array([[float(f"{v:.4g}") for v in row] for row in worth])
     points = []
     for i, c in enumerate(ranked):
@@ -74,7 +82,8 @@ def compare(problem: Problem, chosen: Candidate, others: Sequence[Candidate], ga
         if not beaten.any() and not twin.any():
             points.append(ParetoPoint(c.name, c.devices, c.cost_per_h, float(ttft[i]), float(itl[i]), c.output_tokens_per_s))
     points.sort(key=lambda q: (q.cost_per_hour, q.itl_p95_s, q.name))
-    return Comparison(alternatives, tuple(points), gain)
+    rivals = [c for c in others if bool(c.drafted) != bool(chosen.drafted)]
+    return Comparison(alternatives, tuple(points), gain, min(rivals, key=lambda c: c.key(problem), default=None))
 
 
 def summary(c: Candidate) -> str:
@@ -85,7 +94,7 @@ def summary(c: Candidate) -> str:
         where = f" {r.block.kind.facts.id}" if len(c.kinds) > 1 else ""
         mixed = " mixed" if r.block.discipline == "mixed" else ""
         parts.append(f"{r.replicas} {r.name} x {r.shape.words}{where} (batch {r.batch_limit}, chunk {r.chunk}{mixed})")
-    roles = " + ".join(parts)
+    roles = " + ".join(parts) + (f", {c.drafted} drafted" if c.drafted else "")
     return f"{c.engine.facts.id} on {' and '.join(k.facts.id for k in c.kinds)}, {weights} weights, {kv} KV: {roles}"
 
 
@@ -144,17 +153,20 @@ def limits_of(problem: Problem, role: RoleChoice) -> list[str]:
     slo = problem.slo.touches(metrics) if metrics else problem.slo
     ceiling = 1.0 - 1e-6 if role.role == "prefill" else math.inf
     level = np.array([min(role.level_cap * NUDGE, ceiling)])
-    factors = pessimism(problem, block.engine.facts, block.kind.facts)
-    broken = size.violations(DISCIPLINES[block.discipline](srv, problem.demand, level), problem.demand, slo, factors)
+    factors = pessimism(problem, block.engine.facts, block.kind.facts, role.is_cut)
+    d = block.problem.demand
+    broken = size.violations(DISCIPLINES[block.discipline](srv, d, level), d, slo, factors)
     found = [bound for bound, flags in broken.items() if flags[0]]
     if found:
         return found
     if role.role != "serve":
-        at_cap = DISCIPLINES[block.discipline](srv, problem.demand, np.array([role.level_cap]))
+        at_cap = DISCIPLINES[block.discipline](srv, d, np.array([role.level_cap]))
         if float(at_cap.rate[0]) > role.sustained * NUDGE:
             return ["fabric"]
     if role.role == "prefill":
         return ["stability"]
+    if role.level_cap * NUDGE >= level_cap(block.problem, block.rows, block.budget.pool)[role.row, role.limit]:
+        return ["memory.prefix"]
     last = role.limit + 1 >= len(BATCH_LIMITS) or block.budget.pool[role.row, min(role.limit + 1, len(BATCH_LIMITS) - 1)] <= 0
     return ["memory.kv" if not last and _full(problem, role) else "maxRunningRequests"]
 
@@ -162,8 +174,11 @@ def limits_of(problem: Problem, role: RoleChoice) -> list[str]:
 def _full(problem: Problem, role: RoleChoice) -> bool:
     """Whether the next larger batch limit would not fit the KV pool."""
     rows, room = role.block.rows, role.block.budget
-    mean, std, _ = occupancy(problem, rows)
-    most = largest_batch(room.pool[role.row, role.limit + 1], mean[role.row], std[role.row], KV_SLACK)
+    if role.role == "serve":
+        pool, mean, std = running(role.block.problem, rows, room.pool[:, role.limit + 1])
+    else:
+        pool, (mean, std, _) = room.pool[:, role.limit + 1], occupancy(problem, rows)
+    most = largest_batch(pool[role.row], mean[role.row], std[role.row], KV_SLACK)
     return bool(BATCH_LIMITS[role.limit + 1] > most)
 
 
@@ -204,6 +219,8 @@ def why(
             out.append(f"The mean prompt prefills in {duration(role.prefill_time_s)} when nothing waits.")
     if chosen.grouped:
         out.append(ROUTED.format(how=BY_CACHE if problem.workload.hit_share() > 0 else BY_LOAD))
+    out += _drafting(problem, chosen, roles, comparison)
+    out += reuse_words(chosen)
     trough = problem.workload.trough_per_s
     if trough and problem.load:
         needs = " + ".join(
@@ -223,15 +240,38 @@ def why(
 def floor_of(problem: Problem, choice: RoleChoice, role: Role) -> dict[str, float]:
     """The ideal roofline of a role's prefill of the mean prompt and of its decode step, seconds, as far as it has them."""
     config = choice.block.rows.lowered.configs[int(choice.block.rows.config[choice.row])]
-    ideal, d, out = lower(problem.model, choice.block.engine.facts, [config], "ideal").terms, problem.demand, {}
+    d, out = problem.demand, {}
+    ideal = lower_drafting(problem.model, choice.block.engine.facts, [config], problem.speculation, "ideal").terms
     if role.role != "decode":
         prefill = ideal.prefill_s(
             np.array([d.uncached_mean]), np.array([d.total_mean]), np.array([float(role.chunked_prefill_size)])
         )
         out["prefill_time_s"] = float(prefill[0, 0])
     if role.role != "prefill":
-        out["step_time_s"] = float(ideal.decode_s(np.array([role.running_requests]), ideal.kv_s(d.held_mean))[0])
+        out["step_time_s"] = float(ideal.decode_s(np.array([max(role.running_requests, 1.0)]), ideal.kv_s(d.held_mean))[0])
     return out
+
+
+def _drafting(problem: Problem, chosen: Candidate, roles: Sequence[Role], comparison: Comparison) -> list[str]:
+    """Whether to draft, and what it does to a step."""
+    asked = problem.speculation
+    if asked is None:
+        return []
+    rival = comparison.rival
+    lost = f"{summary(rival)}: {why_lost(problem, chosen, rival, comparison.gain)}" if rival else ""
+    if not chosen.drafted:
+        best = f"does not pay; the best plan that drafts: {lost}" if rival else "meets the bounds in no plan"
+        return [f"Drafting with {asked.method} {best}."]
+    decoding = next(r for r in chosen.roles if r.role != "prefill")
+    rounds = decoding.block.rows.terms.rounds
+    assert rounds is not None  # a candidate that drafts has rounds
+    role = next(r for r in roles if r.role != "prefill")
+    return [
+        f"Each decode step drafts {chosen.drafted} tokens with {asked.method} and verifies them: it yields "
+        f"{float(rounds.tokens[decoding.row]):.2f} tokens of a sequence at an acceptance of {asked.acceptance:g}, and drafting "
+        f"takes {role.breakdown_s['draft'] / role.step_time_s * 100:.0f} % of it.",
+        f"The best plan without drafting: {lost}." if rival else "Without drafting no plan meets the bounds.",
+    ]
 
 
 def flips(
@@ -279,7 +319,8 @@ def _elsewhere(c: Candidate, chosen: Candidate) -> bool:
 
 def under_the_band(problem: Problem, chosen: Candidate, best: Candidate | None, where: str = "in the pool") -> Flip:
     """What is chosen (``best``) of what there is ``where`` when every prediction is as wrong as its band allows."""
-    ends = [far_end(problem.model, chosen.engine.facts, k.facts, problem.allowed_weights) for k in chosen.kinds]
+    drafting = problem.speculation is not None
+    ends = [far_end(problem.model, chosen.engine.facts, k.facts, problem.allowed_weights, drafting) for k in chosen.kinds]
     factors = {metric: max(end[metric] for end in ends) for metric in ("itl", "ttft")}
     case = f"At the pessimistic end of the band (ITL x {factors['itl']:.2f}, TTFT x {factors['ttft']:.2f})"
     if best is None:

@@ -20,6 +20,7 @@ from servegen.solve.nextbest import next_best, one_more
 from servegen.solve.pairs import turn_s
 from servegen.solve.predict import Seen, bounded, role_points, seen_by_clients
 from servegen.solve.problem import Problem
+from servegen.solve.reuse import as_found
 from servegen.solve.routing import spread
 from servegen.solve.search import search
 from servegen.solve.split import BUSIEST
@@ -34,12 +35,13 @@ def explained(problem: Problem, plan: Plan) -> Explanation:
     if seen.best is None:
         raise ValueError("the plan does not belong to this problem")
     chosen = seen.best
+    own = as_found(asked, chosen)
     return Explanation(
         waterfalls=plan.waterfalls,
-        binding=tuple(_binding(asked, chosen, plan, name) for name in plan.binding),
+        binding=tuple(_binding(own, chosen, plan, name) for name in plan.binding),
         utilization=tuple((r.name, r.utilization) for r in plan.choice.roles),
-        fewer=tuple(_fewer(asked, chosen, i) for i in range(len(chosen.roles))),
-        next_best=(*next_best(asked, chosen, seen), *one_more(asked, chosen)),
+        fewer=tuple(_fewer(own, chosen, i) for i in range(len(chosen.roles))),
+        next_best=(*next_best(asked, chosen, seen), *one_more(own, chosen)),
     )
 
 
@@ -73,6 +75,7 @@ def _binding(problem: Problem, chosen: Candidate, plan: Plan, name: str) -> Bind
 
 _WORDS = {
     "fabric": "the hand-over of KV caches takes all that the declared fabric carries",
+    "memory.prefix": "more running requests would take the room in which the prefix cache keeps what it is to find",
     "stability": "a prefill server cannot be busy for more than all of the time",
 }
 
@@ -85,10 +88,10 @@ def _bound(problem: Problem, plan: Plan, name: str, limit: str, choice: RoleChoi
         found = plan.prediction.slo_attainment
         text = f"{found * 100:.1f} % of the requests meet every bound, at least {allowed * 100:.4g} % must; {grows}"
         return Binding(name, allowed, found, found - allowed, "share", text)
-    factor = pessimism(problem, choice.block.engine.facts, choice.block.kind.facts).get(limit.partition(".")[0], 1.0)
-    found = plan.prediction.bounds[limit] * factor
+    factors = pessimism(problem, choice.block.engine.facts, choice.block.kind.facts, choice.is_cut)
+    found = plan.prediction.bounds[limit] * factors.get(limit.partition(".")[0], 1.0)
     slack = allowed - found
-    where = "at the sized load" if factor == 1.0 else "at the sized load and the high end of the band"
+    where = "at the sized load" if not factors else "at the sized load and the high end of the band"
     text = f"{duration(found)} of at most {duration(allowed)} {where}, {slack / allowed * 100:.0f} % left; {grows}"
     return Binding(name, allowed, found, slack, "s", text)
 
@@ -191,7 +194,7 @@ def _breaks(problem: Problem, chosen: Candidate, roles: Sequence[RoleChoice]) ->
     """Bounds that a deployment of ``roles`` breaks, of groups those that either does; and in words."""
     d = problem.demand
     p, shares = seen_by_clients(roles, role_points(problem, roles))
-    ends = [pessimism(problem, r.block.engine.facts, r.block.kind.facts) for r in chosen.roles]
+    ends = [pessimism(problem, r.block.engine.facts, r.block.kind.facts, r.is_cut) for r in chosen.roles]
     factors = {metric: max(end[metric] for end in ends) for metric in ends[0]}
     broken = tuple(name for name, flags in size.violations(p, d, problem.slo, factors).items() if flags.any())
     worst = [Seen.join([(take(p, np.array([i])), (1.0,))]) for i in range(len(shares))]

@@ -1,7 +1,7 @@
 """Aggregated serving by two groups of replicas, each on its own kind of accelerator, behind one router.
 
-What the groups share: engine, weights and KV precision, for clients must not see which of them answered. What each has of its
-own: shape, chunk, batch limit, discipline, count, and the spares that every role keeps.
+What the groups share: engine, weights and KV precision, drafting, for clients must not see which of them answered. What each
+has of its own: shape, chunk, batch limit, discipline, count, and the spares that every role keeps.
 
 The router sends a request to the emptier of two replicas that it draws, so all replicas hold about as many requests at a time.
 So both groups are sized at one number of requests in flight: the smaller of what their bounds allow. A faster replica turns
@@ -46,7 +46,7 @@ class Side:
     """
 
     kind: Kind
-    config: tuple[str, str]
+    config: tuple[str, str, int]  # weights, KV cache, tokens drafted
     tp: int
     devices: int
     spend: float
@@ -138,7 +138,7 @@ def _matching(first: Sequence[Side], second: Sequence[Side]) -> list[tuple[Side,
 
 def _sides(problem: Problem, stocks: tuple[Stock, ...]) -> tuple[Side, ...]:
     """The configurations of one kind that meet the bounds when idle and fit it."""
-    columns: dict[tuple[str, str, object], list[tuple[int, int, int]]] = {}
+    columns: dict[tuple[str, str, int, object], list[tuple[int, int, int]]] = {}
     figures = []
     for k, stock in enumerate(stocks):
         rows, alive = stock.block.rows, np.flatnonzero(stock.alive.any(axis=1) & (stock.most >= 1.0))
@@ -152,16 +152,16 @@ def _sides(problem: Problem, stocks: tuple[Stock, ...]) -> tuple[Side, ...]:
         figures.append((alive, limit, level, flight, stock.carried[alive, limit], rate))
         for i, row in enumerate(alive):
             c = rows.lowered.configs[int(rows.config[row])]
-            columns.setdefault((c.weights, c.kv, shape_of(c)), []).append((k, i, int(row)))
+            columns.setdefault((c.weights, c.kv, c.drafted, shape_of(c)), []).append((k, i, int(row)))
     out = []
-    for (weights, kv, _), places in columns.items():
+    for (weights, kv, drafted, _), places in columns.items():
         k0, _, row0 = places[0]
         kind, devices = stocks[k0].block.kind, float(stocks[k0].block.rows.devices[row0])
         each = kind.facts.tdp_w if problem.objective == "energy" else kind.plan.price_per_hour
         picked = [np.array([figures[k][f][i] for k, i, _ in places]) for f in range(6)]
         out.append(
             Side(
-                kind, (weights, kv), int(stocks[k0].block.rows.tp[row0]), int(devices), devices * each,
+                kind, (weights, kv, drafted), int(stocks[k0].block.rows.tp[row0]), int(devices), devices * each,
                 float(stocks[k0].most[row0]), stocks, np.array([k for k, _, _ in places]), picked[0], picked[1],
                 *(p.astype(np.float64) for p in picked[2:]),
             )

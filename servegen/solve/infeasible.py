@@ -17,10 +17,11 @@ from servegen.errors import Fix, InfeasibleError
 from servegen.service import latency, size
 from servegen.service.disciplines import DISCIPLINES
 from servegen.service.size import Bound, Slo
-from servegen.solve.bands import pessimism
+from servegen.solve.aggregate import by_row
 from servegen.solve.candidate import Block
 from servegen.solve.groups import most as most_of_groups
 from servegen.solve.problem import EngineOption, Kind, Problem, WeightOption
+from servegen.solve.reuse import open_question, without_cache
 from servegen.solve.space import occupancy, shape_of
 from servegen.solve.split import GAPS, START
 from servegen.solve.words import duration
@@ -39,9 +40,20 @@ HALVINGS = 12
 
 def infeasible(problem: Problem, seen: Searched) -> InfeasibleError:
     """The error that explains itself."""
-    fixes = tuple(sorted(_fixes(problem), key=lambda f: (f.relative, f.key, f.new)))
+    fixes = tuple(sorted(_fixes(_probed(problem, seen)), key=lambda f: (f.relative, f.key, f.new)))
     bound, message, best = diagnosis(problem, seen, fixes)
     return InfeasibleError(problem.name, bound, message, best, fixes, dict(sorted(seen.rejected.items())), seen.searched)
+
+
+def _probed(problem: Problem, seen: Searched) -> Problem:
+    """The problem that fixes are tried on. Where prefix hits depend on the room for them it has the room at which the pool came
+    furthest: to try every room for every fix would take minutes.
+    """
+    if not open_question(problem):
+        return problem
+    tried = [(o.stage, o.most, o.block.problem) for o in seen.outcomes if o.block is not None]
+    _, _, best = max(tried, key=lambda t: t[:2], default=(0, 0.0, without_cache(problem)))
+    return dataclasses.replace(best, engines=problem.engines, topology=problem.topology)
 
 
 def diagnosis(problem: Problem, seen: Searched, fixes: tuple[Fix, ...] = ()) -> tuple[str, str, str]:
@@ -109,8 +121,8 @@ def _together(problem: Problem, blocks: list[Block]) -> tuple[str, str, str]:
     for block in blocks:
         if block.discipline in ("prefill", "decode"):
             continue
-        p = DISCIPLINES[block.discipline](block.server, problem.demand, np.full(len(block.rows), size.IDLE))
-        share = size.attainment(p, problem.demand, problem.slo.jointly, {})
+        p = DISCIPLINES[block.discipline](block.server, block.problem.demand, np.full(len(block.rows), size.IDLE))
+        share = size.attainment(p, block.problem.demand, problem.slo.jointly, {})
         best = max(best, float(np.max(np.where(block.budget.fits.any(axis=1), share, 0.0))))
     message = f"even when nothing waits, fewer than {problem.slo.attainment * 100:.4g} % of the requests meet every bound"
     return "attainment", message, f"{best * 100:.4g} %"
@@ -124,7 +136,7 @@ def _idle(problem: Problem, block: Block, bound: Bound) -> list[float]:
     answers = {"prefill": START, "decode": GAPS}.get(block.discipline)
     if answers is not None and bound.metric not in answers:
         return []
-    d = problem.demand
+    d = block.problem.demand
     fits = block.budget.fits.any(axis=1)
     p = DISCIPLINES[block.discipline](block.server, d, np.full(len(block.rows), size.IDLE))
     if math.isnan(bound.probability):
@@ -132,8 +144,10 @@ def _idle(problem: Problem, block: Block, bound: Bound) -> list[float]:
     else:
         probability = bound.probability + (size.SLOT_WAIT if bound.metric in ("ttft", "e2e") else 0.0)
         values = latency.quantile(lambda t: size.exceeds(bound.metric, p, d, t), probability, len(block.rows))
-    factor = pessimism(problem, block.engine.facts, block.kind.facts).get(bound.metric, 1.0)
-    return [float(v) * factor for v in values[fits]]
+    factors = by_row(problem, block.engine, block.kind, block.rows)
+    if bound.metric in factors:
+        values = values * factors[bound.metric]
+    return [float(v) for v in values[fits]]
 
 
 def _fixes(problem: Problem) -> Iterator[Fix]:

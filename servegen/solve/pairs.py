@@ -56,15 +56,17 @@ def disaggregated(problem: Problem, engine: EngineOption, kinds: tuple[Kind, Kin
 
 
 def _configurations(problem: Problem, start: Servers, gaps: Servers) -> list[Pair]:
-    """Pairs of a prefill and a decode configuration of equal precision."""
+    """Pairs of a prefill and a decode configuration of equal precision that draft alike."""
     assert start.block is not None and gaps.block is not None  # both reached stage 3
     out = []
     pre, dec = start.block.rows, gaps.block.rows
     for i, first in enumerate(pre.lowered.configs):
         for j, second in enumerate(dec.lowered.configs):
+            if (first.weights, first.kv, first.drafted) != (second.weights, second.kv, second.drafted):
+                continue
             p = np.flatnonzero((pre.config[start.row] == i) & (start.peer == second.tp)).astype(np.int64)
             q = np.flatnonzero(dec.config[gaps.row] == j).astype(np.int64)
-            if (first.weights, first.kv) == (second.weights, second.kv) and len(p) and len(q):
+            if len(p) and len(q):
                 kinds = start.block.kind, gaps.block.kind
                 front = frontier(kinds, first.tp, second.tp, problem.spares, problem.max_accelerators)
                 out.append(Pair(problem, start.block, gaps.block, start, gaps, p, q, front))
@@ -90,12 +92,14 @@ class Pair:
         return self.start.rate[self.p][:, None], self.gaps.rate[self.q][None, :]
 
     def most(self) -> float:
-        """The largest rate that the pool carries with any candidate."""
+        """The largest load that the pool carries with any candidate, in the unit of the load."""
         if not self.front.any:
             return 0.0
         rate_p, rate_d = self.rates
         x, y = fill(self.front, rate_p, rate_d)
-        return float(np.max(self.problem.utilization * np.minimum(x * rate_p, y * rate_d)))
+        carried = self.problem.utilization * np.minimum(x * rate_p, y * rate_d)
+        # A closed loop's rate grows with its users.
+        return float(np.max(carried if self.problem.open_loop else self.problem.load * carried / self._rate()))
 
     def best(self, rejected: Counter[str], late: Counter[str]) -> Candidate | None:
         """The best candidate, None if none carries the load within the bounds."""
@@ -125,12 +129,7 @@ class Pair:
         need_y = np.maximum(np.ceil(rate / (problem.utilization * rate_d) - 1e-9), 1.0)
         whole = self._whole()
         if not whole.bounds and np.isnan(whole.attainment) and problem.objective != "latency":
-            fits = self.front.holds(need_x, need_y)
-            if not problem.open_loop and not problem.slo.bounds:
-                # No bound limits the wait, and who waits asks for nothing meanwhile: what the pool holds is enough.
-                x, y = fill(self.front, rate_p, rate_d)
-                return np.where(fits, need_x, x), np.where(fits, need_y, y), np.ones_like(fits), ()
-            return need_x, need_y, fits, ()
+            return need_x, need_y, self.front.holds(need_x, need_y), ()
         return self._by_table(need_x[:, 0], need_y, rate[:, 0], late)
 
     def _by_table(
@@ -195,7 +194,10 @@ class Pair:
 
     def _misses(self, point: Point, late: Counter[str]) -> Mask:
         """Rows that break a bound on whole requests."""
-        ends = [pessimism(self.problem, b.engine.facts, b.kind.facts) for b in (self.pre, self.dec)]
+        sides = (self.pre, self.start.row[self.p]), (self.dec, self.gaps.row[self.q])
+        ends = [
+            pessimism(self.problem, b.engine.facts, b.kind.facts, bool(b.rows.is_cut(b.kind)[rows].any())) for b, rows in sides
+        ]
         factors = {metric: max(end[metric] for end in ends) for metric in ends[0]}
         broken = size.violations(point, self.problem.demand, self._whole(), factors)
         for bound, flags in broken.items():
@@ -212,8 +214,8 @@ class Pair:
 
     def _p95(self, point: Point) -> tuple[Array, Array]:
         n = len(point.level)
-        itl = latency.quantile(lambda t: latency.itl_exceeds(point, t), 0.95, n)
-        return itl, latency.quantile(lambda t: latency.ttft_exceeds(point, t), 0.95, n)
+        pace = latency.quantile(lambda t: latency.pace_exceeds(point, t, self.problem.demand), 0.95, n)
+        return pace, latency.quantile(lambda t: latency.ttft_exceeds(point, t), 0.95, n)
 
     def _candidate(self, x: Array, y: Array, enough: Mask, extra: tuple[Array, ...]) -> Candidate:
         """The best of the candidates that are ``enough``."""
@@ -267,7 +269,7 @@ def turn_s(problem: Problem, pre: Server, dec: Server) -> Array:
     """Shortest mean turn of a closed loop: the first token when nothing waits, the gaps of a lone sequence, the pause."""
     d = problem.demand
     idle = latency.ttft_mean(DISCIPLINES["prefill"](means_only(pre), d, np.full(len(pre.chunk), size.IDLE)))
-    return idle + d.gaps * dec.terms.decode_s(np.ones(1), dec.kv_s) + problem.think_s
+    return idle + d.gaps * DISCIPLINES["decode"](means_only(dec), d, np.ones(1)).gap_mean_s + problem.think_s
 
 
 def _role(name: str, block: Block, servers: Servers, index: int, count: float, load: float) -> RoleChoice:

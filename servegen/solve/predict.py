@@ -22,18 +22,21 @@ Array = NDArray[np.float64]
 
 
 def role_points(problem: Problem, roles: Sequence[RoleChoice]) -> list[Point]:
-    """Each role's replica at the sized load, one row each; roles of one discipline are solved together."""
+    """Each role's replica at the sized load, one row each; roles of one discipline and one demand are solved together."""
     points: dict[int, Point] = {}
-    for name in sorted({r.block.discipline for r in roles}):
-        index = [i for i, r in enumerate(roles) if r.block.discipline == name]
+    together: dict[tuple[str, int], list[int]] = {}
+    for i, r in enumerate(roles):
+        together.setdefault((r.block.discipline, id(r.block.problem.demand)), []).append(i)
+    for (name, _), index in together.items():
         some = [roles[i] for i in index]
+        d = some[0].block.problem.demand
         srv: Server = join([take(r.block.server, np.array([r.row])) for r in some])
         cap = np.array([r.level_cap for r in some])
         kind = problem.load_kind if some[0].role == "serve" else "rate"
         target = np.array([r.load for r in some])
-        level = size.level_at(DISCIPLINES[name], srv, problem.demand, kind, target, cap, problem.think_s)
+        level = size.level_at(DISCIPLINES[name], srv, d, kind, target, cap, problem.think_s)
         level = np.where(target >= np.array([r.sustained for r in some]), cap, level)
-        both = DISCIPLINES[name](srv, problem.demand, level)
+        both = DISCIPLINES[name](srv, d, level)
         points |= {i: take(both, np.array([row])) for row, i in enumerate(index)}
     return [points[i] for i in range(len(roles))]
 
@@ -59,6 +62,10 @@ class Seen:
     def exceeds(self, metric: str, d: Demand, t: Array) -> Array:
         """Chance that ``metric`` of a request, or of a gap, is above ``t``; both shape (deployments,)."""
         return self._mixed(size.exceeds(metric, self.point, d, t[self.of]))
+
+    def pace_exceeds(self, d: Demand, t: Array) -> Array:
+        """The same of the pace at which tokens come, in bursts or one by one."""
+        return self._mixed(latency.pace_exceeds(self.point, t[self.of], d))
 
     def mean(self, metric: str, d: Demand) -> Array:
         """Mean of ``metric``, shape (deployments,)."""
@@ -95,6 +102,13 @@ def p95(seen: Seen, d: Demand) -> tuple[Array, Array]:
     ttft = latency.quantile(lambda t: seen.exceeds("ttft", d, t), 0.95, seen.count)
     itl = latency.quantile(lambda t: seen.exceeds("itl", d, t), 0.95, seen.count)
     return ttft, itl
+
+
+def pace(seen: Seen, itl: Array, d: Demand) -> Array:
+    """95th percentile of ITL, which is ``itl``, or of TPOT where tokens may come in bursts, shape (deployments,)."""
+    if seen.point.burst is None:
+        return itl
+    return latency.quantile(lambda t: seen.pace_exceeds(d, t), 0.95, seen.count)
 
 
 def quantiles(metric: str, seen: Seen, d: Demand) -> Quantiles:

@@ -10,7 +10,8 @@ from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
 from servegen.plan import DeployPlan, PoolPlan
 from servegen.service.demand import Demand
 from servegen.service.size import LoadKind, Slo
-from servegen.workload import TraceRequests, Workload
+from servegen.solve.drafting import Speculation
+from servegen.workload import Reuse, TraceRequests, Workload
 
 Objective = Literal["cost", "throughput", "latency", "energy"]
 #: Which end of the prediction band must meet the bounds; "high" is asked by nobody but for the plan's own cases.
@@ -91,8 +92,11 @@ class Problem:
     notes: tuple[str, ...] = ()
     trace: TraceRequests | None = None  # where the spec's traffic is one; the workload has its figures
     groups: bool = True  # whether two groups of replicas on two kinds are tried; members of a fleet have one kind per role
+    reuse: Reuse | None = None  # where hits depend on the room: what caches of any size find; ``demand`` is then of none
+    kept_tokens: float = 0.0  # what each prefix cache must keep for the hits of ``demand``, prompts in work included
     without_chunks: tuple[int, ...] = ()  # what an explanation leaves out of the search to see what comes next
     without_limits: tuple[int, ...] = ()
+    speculation: Speculation | None = None
 
     @property
     def saturate(self) -> bool:

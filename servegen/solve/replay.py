@@ -6,6 +6,7 @@ engine, accelerator, precisions and TP.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -18,13 +19,14 @@ from servegen.catalog.engines import resolve_engine
 from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
 from servegen.catalog.models import resolve_model
 from servegen.errors import CatalogError, Diagnostic, UserError
-from servegen.lower import lower
 from servegen.plan import Plan, Role
 from servegen.simulate.deployment import Deployment, Handoff, Pool, replay
 from servegen.simulate.engine import Limits
 from servegen.simulate.result import RequestBound, Result, Spread
 from servegen.simulate.steps import StepModel
 from servegen.solve.arrivals import Sent, Traffic, sent
+from servegen.solve.draft import speculation
+from servegen.solve.drafting import Speculation, lower_drafting
 from servegen.solve.problem import Problem
 from servegen.solve.space import Shape, configured
 from servegen.spec.load import loads
@@ -48,6 +50,7 @@ class Subject:
     engine: EngineFacts
     accelerators: tuple[AcceleratorFacts, ...]  # one for each role
     trace: TraceRequests | None = None
+    speculation: Speculation | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,8 @@ def of_problem(problem: Problem, plan: Plan) -> Subject:
     """A plan that was just solved, with the very facts of its problem."""
     engine = next(e.facts for e in problem.engines if e.facts.id == plan.choice.engine)
     accelerators = tuple(problem.pool[role.pool].facts for role in plan.choice.roles)
-    return Subject(plan, problem.model, problem.workload, problem.slo.attainment, engine, accelerators, problem.trace)
+    workload, asked = _as_found(problem.workload, plan, engine), problem.slo.attainment
+    return Subject(plan, problem.model, workload, asked, engine, accelerators, problem.trace, problem.speculation)
 
 
 def of_lock(plan: Plan) -> Subject:
@@ -89,7 +93,26 @@ def of_lock(plan: Plan) -> Subject:
     attainment = plan.spec.get("spec", {}).get("slo", {}).get("attainment") if plan.spec else None
     engine = resolve_engine(plan.choice.engine)
     accelerators = tuple(resolve_accelerator(role.accelerator) for role in plan.choice.roles)
-    return Subject(plan, model, _workload(plan), math.nan if attainment is None else float(attainment), engine, accelerators)
+    asked = math.nan if attainment is None else float(attainment)
+    workload = _as_found(_workload(plan), plan, engine)
+    return Subject(plan, model, workload, asked, engine, accelerators, speculation=_speculation(plan, model))
+
+
+def _speculation(plan: Plan, model: ModelFacts) -> Speculation | None:
+    """What the spec that a plan carries allows to draft; None where the plan drafts nothing."""
+    if plan.speculative is None or not plan.speculative.drafted:
+        return None
+    if "model.speculative.draftConfig" in plan.inputs:
+        hint = "simulate the spec instead: it names the draft's file"
+        raise CatalogError(Diagnostic("unknown-draft", f"the catalogue has no draft {plan.speculative.draft!r}", hint=hint))
+    return speculation(loads(json.dumps(dict(plan.spec)), plan.name)[0], model)
+
+
+def _as_found(workload: Workload, plan: Plan, engine: EngineFacts) -> Workload:
+    """The workload with the hits that the plan counts on; none by an engine without a prefix cache."""
+    if not engine.prefix_cache:
+        return workload.unshared()
+    return workload if workload.prefix_shared else dataclasses.replace(workload, prefix_hit=plan.traffic.prefix_hit)
 
 
 def _workload(plan: Plan) -> Workload:
@@ -121,19 +144,22 @@ def _lengths(mean: float, p95: float) -> Lengths:
 
 
 def deployment(
-    subject: Subject, policy: str = "", hashed: bool = False, loss: Loss | None = None, recorded: bool = False
+    subject: Subject, policy: str = "", given: Sent | None = None, loss: Loss | None = None
 ) -> Deployment:
-    """The plan's replicas without its spares, but for those that stand by for a ``loss``. ``hashed`` requests use the prefix
-    cache; ``policy`` "" is the one that the plan deploys.
+    """The plan's replicas without its spares, but for those that stand by for a ``loss``, as the requests ``given`` find them.
+
+    ``policy`` "" is the one that the plan deploys.
     """
     plan, engine = subject.plan, subject.engine
+    block_tokens = HASH_BLOCK_TOKENS if given is not None and given.hashed and engine.prefix_cache else 0
     pools = []
     handoff = Handoff(0.0, 0.0)
     split = plan.choice.topology == "disaggregated"
     for index, role in enumerate(plan.choice.roles):
         accelerator = subject.accelerators[index]
         config = configured(accelerator, plan.pool[role.pool], role.weights, role.kv, _shape(role))
-        lowered = lower(subject.model, engine, [config])
+        config = dataclasses.replace(config, drafted=plan.speculative.drafted if plan.speculative else 0)
+        lowered = lower_drafting(subject.model, engine, [config], subject.speculation)
         memory = lowered.memory
         page = PAGE_TOKENS.get(engine.id, 1)
         model = StepModel.of(lowered.terms, 0, memory.kv_bytes[0].tolist(), float(memory.state_bytes[0]), page)
@@ -144,14 +170,15 @@ def deployment(
             chunk=role.chunked_prefill_size,
             pool_bytes=role.memory.kv_pool_bytes * role.dp,
             reserve_share=engine.memory.kv_reserve_osl,
+            head_tokens=given.head_tokens if given is not None and role.role != "decode" else 0,
         )
         # Both servers of a split take the request in; the client sees that once, before its first token.
         request_s = engine.request_s.value * (2.0 if split else 1.0) if index == 0 or role.grouped else 0.0
         request_s += model.later_stages_s(min(role.chunked_prefill_size, round(plan.traffic.isl_mean)))
         count = role.replicas + (loss.spares if loss is not None and loss.role == index else 0)
-        pools.append(Pool(model, limits, _scheduler(engine, role), count, request_s, HASH_BLOCK_TOKENS if hashed else 0))
+        pools.append(Pool(model, limits, _scheduler(engine, role), count, request_s, block_tokens))
     # Drawn lengths are as declared; a recorded request that is longer than the plan's context the engine refuses.
-    context = min(r.context_length for r in plan.choice.roles) if recorded else 0
+    context = min(r.context_length for r in plan.choice.roles) if given is not None and given.kind == "trace" else 0
     return Deployment(tuple(pools), policy or deployed_policy(plan), handoff, context, plan.choice.balance)
 
 
@@ -197,7 +224,7 @@ def run(
     progress: Callable[[int], None] | None = None,
 ) -> Result:
     """Replay what :func:`requests` gave, once, through the plan; its source is used up."""
-    deployed = deployment(subject, policy, given.hashed, loss, given.kind == "trace")
+    deployed = deployment(subject, policy, given, loss)
     fail_s, pool = (loss.at_s, loss.role) if loss is not None else (math.inf, 0)
     return replay(deployed, given.source, seed, request_bounds(subject.plan.slo), fail_s, progress, fail_pool=pool)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from servegen.plan import Plan
@@ -14,6 +16,7 @@ from servegen.solve.explain import compare, flips, under_the_band
 from servegen.solve.groups import grouped
 from servegen.solve.pairs import disaggregated
 from servegen.solve.problem import Problem
+from servegen.solve.reuse import apart, open_question, settled
 from servegen.solve.uncertainty import at_the_ends, cases, missing
 
 
@@ -33,7 +36,41 @@ class Searched:
 
 
 def search(problem: Problem) -> Searched:
-    """Exhaustive over weight precision, KV precision, TP, batch limit, chunk and topology, on every engine, kind and pair."""
+    """Exhaustive over weight precision, KV precision, TP, batch limit, chunk and topology, on every engine, kind and pair of
+    kinds; where prefix hits depend on the room for them, over that, too, on one kind each.
+    """
+    parts = [_with_reuse(p) if open_question(p) else _searched(p) for p in apart(problem)]
+    return parts[0] if len(parts) == 1 else _joined(problem, parts)
+
+
+def _joined(problem: Problem, parts: Sequence[Searched]) -> Searched:
+    """Several searches as one; of candidates that differ in nothing but the room for their caches the best is kept."""
+    by_name: dict[str, Candidate] = {}
+    every = (c for p in parts for c in p.candidates)
+    for c in sorted(every, key=lambda c: (c.key(problem), -c.problem.workload.prefix_hit)):
+        by_name.setdefault(c.name, c)
+    candidates = tuple(by_name.values())
+    best, gain = choose(problem, candidates)
+    rejected: Counter[str] = sum((p.rejected for p in parts), Counter())
+    return Searched(best, candidates, gain, sum(p.searched for p in parts), rejected, tuple(o for p in parts for o in p.outcomes))
+
+
+def _with_reuse(problem: Problem) -> Searched:
+    """The search at every room that a cache may have."""
+    parts: list[Searched] = []
+
+    def best(asked: Problem) -> tuple[Candidate, ...]:
+        parts.append(_searched(asked))
+        return tuple(sorted(parts[-1].candidates, key=lambda c: c.key(problem)))
+
+    # How the prompts of a trace spread over caches of two sizes is not known.
+    settling = tuple(settled(dataclasses.replace(problem, groups=False), best))
+    whole = _joined(problem, parts)
+    return _joined(problem, [dataclasses.replace(whole, candidates=settling)])
+
+
+def _searched(problem: Problem) -> Searched:
+    """The search of one demand."""
     rejected: Counter[str] = Counter()
     outcomes: list[Outcome] = []
     for engine in problem.engines:

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from servegen.catalog.accelerators import arithmetic
 from servegen.catalog.facts import AcceleratorFacts, ModelFacts
-from servegen.lower import Config, Lowered, MemoryTerms, lower
+from servegen.lower import Config, Lowered, MemoryTerms
 from servegen.plan import PoolPlan
 from servegen.roofline.step import StepTerms, take
+from servegen.solve import drafting
 from servegen.solve.budget import Budget, budget
 from servegen.solve.problem import EngineOption, Kind, Problem, WeightOption
 
@@ -26,6 +27,9 @@ Mask = NDArray[np.bool_]
 BATCH_LIMITS = np.concatenate((np.arange(1, 513), np.arange(520, 1025, 8))).astype(np.float64)
 #: Prefill chunks, tokens: powers of two, as every page size divides them.
 CHUNKS = (512, 1024, 2048, 4096, 8192, 16384)
+#: Devices that one host's own links join at the most (an NVSwitch baseboard, a PCIe root): only a wider domain, such as NVL72,
+#: has switches between hosts.
+WIDEST_HOST = 8
 #: Standard deviations of KV occupancy that the pool must hold: 99 % of the time no running request is retracted.
 KV_SLACK = 2.326
 
@@ -70,6 +74,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.config)
 
+    def is_cut(self, kind: Kind) -> Mask:
+        """Rows whose replicas are cut in other ways than by TP inside a node: no measurement of such is in the fit."""
+        experts = np.array([c.ep > 1 for c in self.lowered.configs])[self.config]
+        return np.asarray((self.devices > kind.plan.per_node) | (self.devices != self.tp) | (self.groups > 1.0) | experts)
+
     def at(self, index: NDArray[np.int64]) -> Rows:
         """The rows of an index, which may repeat some."""
         return dataclasses.replace(
@@ -103,7 +112,7 @@ def _powers(most: int) -> tuple[int, ...]:
 
 def spans_nodes(facts: AcceleratorFacts) -> bool:
     """Whether the devices' own links reach over hosts (TPU slices, NVL72)."""
-    return bool(facts.legal_tp) or facts.scaleup_domain > facts.host_devices
+    return bool(facts.legal_tp) or facts.scaleup_domain > WIDEST_HOST
 
 
 def shapes(problem: Problem, engine: EngineOption, kind: Kind) -> tuple[Shape, ...]:
@@ -225,11 +234,13 @@ def build(
                 if why:
                     rejected[why] += weight
                 else:
-                    configs.append(configured(kind.facts, kind.plan, option.precision, kv, shape))
-                    options.append(option)
+                    undrafted = configured(kind.facts, kind.plan, option.precision, kv, shape)
+                    for drafted in draftable(problem, engine, kind, shape, weight, rejected):
+                        configs.append(dataclasses.replace(undrafted, drafted=drafted))
+                        options.append(option)
     if not configs:
         return None
-    lowered = lower(problem.model, engine.facts, configs)
+    lowered = drafting.lower_drafting(problem.model, engine.facts, configs, problem.speculation)
     config = np.repeat(np.arange(len(configs)), len(chunks))
     return Rows(
         lowered=lowered,
@@ -244,6 +255,31 @@ def build(
     )
 
 
+def _draft_cut(draft: ModelFacts, shape: Shape) -> str:
+    """Why a draft cannot be cut as its target is, "" if it can. One without experts is cut by attention group alone."""
+    option = WeightOption(draft.native_precision, "", "", draft.native_precision)
+    routed = any(g.num_experts for g in draft.layers)
+    return cut(draft, option, shape if routed else Shape(shape.tp // shape.dp))
+
+
+def draftable(
+    problem: Problem, engine: EngineOption, kind: Kind, shape: Shape, weight: int, rejected: Counter[str]
+) -> list[int]:
+    """Numbers of drafted tokens that a configuration may have; refusals are counted with ``weight`` each."""
+    asked = problem.speculation
+    out = []
+    for drafted in drafting.depths(asked):
+        why = drafting.refusal(asked, engine.facts, kind.facts, drafted, shape.pp, shape.dp)
+        if not why and drafted and asked is not None and asked.draft is not None:
+            found = _draft_cut(asked.draft, shape)
+            why = f"draft: {found}" if found else ""
+        if why:
+            rejected[why] += weight
+        else:
+            out.append(drafted)
+    return out
+
+
 def chunks_for(problem: Problem) -> tuple[int, ...]:
     """Chunks that are tried: those that some prompt fills, and the first that holds the longest one."""
     longest = problem.demand.uncached_edges[-1]
@@ -256,7 +292,7 @@ def budget_of(problem: Problem, engine: EngineOption, rows: Rows, limits: Array,
     """Memory of every (row, limit)."""
     m = rows.memory
     sizes = m.usable_bytes, m.weight_bytes, rows.chunk, rows.tp
-    return budget(engine.facts.memory, problem.model, *sizes, limits, handoff, rows.devices, rows.groups)
+    return budget(engine.facts.memory, problem.model, *sizes, limits, handoff, rows.devices, rows.groups, m.draft)
 
 
 def occupancy(problem: Problem, rows: Rows) -> tuple[Array, Array, Array]:

@@ -17,9 +17,9 @@ from servegen.roofline.step import take
 from servegen.service import size
 from servegen.service.disciplines import DISCIPLINES, PREFILL_SLOTS, Point, means_only
 from servegen.service.server import server
-from servegen.solve.aggregate import level_limits, within_memory
-from servegen.solve.bands import pessimism
+from servegen.solve.aggregate import by_row, level_limits, within_memory
 from servegen.solve.candidate import Block
+from servegen.solve.kept import kept_bytes
 from servegen.solve.problem import EngineOption, Kind, Problem
 from servegen.solve.space import BATCH_LIMITS, Rows, budget_of, build, chunks_for, occupancy
 
@@ -80,13 +80,13 @@ def prefills(
     slots = np.array([PREFILL_SLOTS])
     room = budget_of(problem, engine, rows, slots, handoff=True)
     _, _, longest = occupancy(problem, rows)
-    fits = (room.pool[:, 0] > 0) & (longest <= room.pool[:, 0])
+    fits = (room.pool[:, 0] > 0) & (longest <= room.pool[:, 0]) & (kept_bytes(problem, rows) <= room.pool[:, 0])
     request_s = 2.0 * engine.facts.request_s.value  # both servers take the request in
     srv = server(rows.terms, rows.chunk, request_s, d, _handoff(problem, rows, links))
     high = np.full(len(rows), BUSIEST)
-    factors = pessimism(problem, engine.facts, kind.facts)
+    factors = by_row(problem, engine, kind, rows)
     limit, at_idle = size.largest_level(DISCIPLINES["prefill"], srv, d, problem.slo.touches(START), high, factors)
-    block = Block("prefill", engine, kind, rows, srv, room, slots, limit)
+    block = Block(problem, "prefill", engine, kind, rows, srv, room, slots, limit)
     for bound, broken in at_idle.items():
         rejected[f"split: {bound}: missed even by a single request"] += int(np.sum(broken & fits))
     alive = np.flatnonzero(fits & (limit > 0)).astype(np.int64)
@@ -124,13 +124,13 @@ def decodes(problem: Problem, engine: EngineOption, kind: Kind, fabric: float, r
         return Servers(0, None, NONE, NONE, NOTHING, NOTHING, NONE)
     d = problem.demand
     room = budget_of(problem, engine, rows, BATCH_LIMITS, handoff=True)
-    fits = within_memory(problem, rows, room, Counter())
+    fits = within_memory(problem, rows, room, Counter(), cached=False)
     srv = server(rows.terms, rows.chunk, 0.0, d)
     levels = level_limits(problem, rows)
     high = np.where(fits.any(axis=1), np.max(np.where(fits, levels, 0.0), axis=1), levels[:, 0])
-    factors = pessimism(problem, engine.facts, kind.facts)
+    factors = by_row(problem, engine, kind, rows)
     limit, at_idle = size.largest_level(DISCIPLINES["decode"], srv, d, problem.slo.touches(GAPS), high, factors)
-    block = Block("decode", engine, kind, rows, srv, room, BATCH_LIMITS, limit)
+    block = Block(problem, "decode", engine, kind, rows, srv, room, BATCH_LIMITS, limit)
     for bound, broken in at_idle.items():
         rejected[f"split: {bound}: missed even by a single request"] += int(fits[broken].sum())
     row, column = np.nonzero(fits & (limit > 0)[:, None])
@@ -159,4 +159,5 @@ def combine(start: Point, gaps: Point) -> Point:
         stall_edges_s=gaps.stall_edges_s,
         stall_weights=gaps.stall_weights,
         gap_mean_s=gaps.gap_mean_s,
+        burst=gaps.burst,
     )

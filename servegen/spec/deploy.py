@@ -234,8 +234,8 @@ class Deploy(Section):
     kubernetes_version: KubernetesVersion = Field("1.34", description="The cluster's version, in quotes.")
     model_cache: ModelCache | None = Field(None, description="Where weights are kept between starts.")
     hf_token_secret: SecretRef | None = Field(None, description="Secret that holds the Hugging Face token.")
-    multi_node: Literal["leaderworkerset", "rolebasedgroup"] | None = Field(
-        None, description="What holds a replica of several nodes."
+    multi_node: Literal["leaderworkerset", "rolebasedgroup"] = Field(
+        "leaderworkerset", description="What holds a replica of several nodes."
     )
     autoscaling: Literal["none", "hpa", "keda"] = Field(
         "none", description="Who scales replicas between trough and pool."

@@ -11,13 +11,32 @@ from servegen.engines.registry import get_engine
 from servegen.errors import BundleError, Diagnostic, NotBuiltError, Where
 from servegen.manifest import documents
 from servegen.plan import Plan
+from servegen.validate.access import check_access
+from servegen.validate.containers import check_containers
+from servegen.validate.groups import check_groups
 from servegen.validate.manifests import check_kustomization, check_objects
+from servegen.validate.network import check_network
 from servegen.validate.objects import FOLDER, KUSTOMIZATION, PATCHES, Manifest, Scene
-from servegen.validate.pods import check_deployments
+from servegen.validate.placement import check_placement
+from servegen.validate.pods import check_pods
 from servegen.validate.references import check_references
+from servegen.validate.scaling import check_scaling
 from servegen.validate.scripts import check_script
+from servegen.validate.volumes import check_volumes
 
-CHECKS: tuple[Callable[[Scene], None], ...] = (check_objects, check_kustomization, check_deployments, check_references)
+CHECKS: tuple[Callable[[Scene], None], ...] = (
+    check_objects,
+    check_kustomization,
+    check_pods,
+    check_groups,
+    check_containers,
+    check_volumes,
+    check_placement,
+    check_references,
+    check_network,
+    check_access,
+    check_scaling,
+)
 
 
 def validate(plan: Plan, bundle: Bundle) -> Bundle:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from servegen.manifest import documents
-from servegen.validate.objects import FOLDER, KUSTOMIZATION, PATCHES, Manifest, Scene, mapping, sequence
+from servegen.validate.objects import FOLDER, KUSTOMIZATION, PATCHES, TEMPLATES, Manifest, Scene, dig, mapping, sequence
 from servegen.validate.schema import NEWEST, problems
 from servegen.validate.syntax import is_label_key, is_label_value, is_name, is_service_name, minor_version
 
@@ -16,6 +16,7 @@ HASH_ANNOTATION = "servegen.dev/plan-hash"
 #: migration guide). Custom resources are served by their operator, whatever the release.
 SERVED: Mapping[str, tuple[str, tuple[int, int]]] = {
     "Deployment": ("apps/v1", (1, 9)),
+    "LeaderWorkerSet": ("leaderworkerset.x-k8s.io/v1", (0, 0)),
     "Service": ("v1", (1, 0)),
     "ServiceAccount": ("v1", (1, 0)),
     "PersistentVolumeClaim": ("v1", (1, 0)),
@@ -52,7 +53,8 @@ _GOVERNING = (
     ("tolerations", "hardware.pool[].tolerations"),
     ("nodeSelector", "hardware.pool[].nodeSelector"), (".env", "deploy.overrides.env"), (".args", "deploy.overrides.args"),
     (".image", "deploy.image"), ("olume", "deploy.modelCache"), ("storage", "deploy.modelCache"),
-    ("ngress", "deploy.networkPolicy"), ("eplica", "deploy.autoscaling"), ("startupProbe", "hardware.pool[].storage.bandwidth"),
+    ("ngress", "deploy.networkPolicy"), ("leaderWorkerTemplate.size", "constraints.tp"),
+    ("eplica", "deploy.autoscaling"), ("startupProbe", "hardware.pool[].storage.bandwidth"),
     ("progressDeadline", "hardware.pool[].storage.bandwidth"), ("etadata", "metadata.name"),
 )  # fmt: skip
 
@@ -98,21 +100,23 @@ def _check_name(scene: Scene, m: Manifest) -> None:
 
 
 def _check_labels(scene: Scene, m: Manifest) -> None:
-    places = {"metadata.labels": "metadata.name", "spec.template.metadata.labels": "metadata.name"}
-    places |= {"spec.template.spec.nodeSelector": "hardware.pool[].nodeSelector"}
+    templates = TEMPLATES.get(m.kind, ())
+    places = dict.fromkeys(("metadata.labels", *(f"{at}.metadata.labels" for at in templates)), "metadata.name")
+    places |= {f"{at}.spec.nodeSelector": "hardware.pool[].nodeSelector" for at in templates}
     for path, key in places.items():
         for name, value in mapping(m.get(path)).items():
             if not is_label_key(str(name)):
                 scene.add("label", m, path, f"{name!r} is no legal label key", key)
             elif not is_label_value(value):
                 scene.add("label", m, path, f"{name}: {value!r} is no legal label value", key)
-    for path in ("metadata.annotations", "spec.template.metadata.annotations"):
+    for path in ("metadata.annotations", *(f"{at}.metadata.annotations" for at in templates)):
         for name, value in mapping(m.get(path)).items():
             if not is_label_key(str(name)) or not isinstance(value, str):
                 scene.add("label", m, path, f"{name}: {value!r} is no legal annotation", "metadata.name")
-    if HASH_ANNOTATION in {**mapping(m.get("spec.template.metadata.annotations")), **m.pod_labels}:
-        problem = "holds the plan's hash, so that every new plan restarts all pods"
-        scene.add("hash", m, "spec.template.metadata", problem, "metadata.name")
+    for at in templates:
+        if HASH_ANNOTATION in {**mapping(m.get(f"{at}.metadata.annotations")), **mapping(m.get(f"{at}.metadata.labels"))}:
+            problem = "holds the plan's hash, so that every new plan restarts all pods"
+            scene.add("hash", m, f"{at}.metadata", problem, "metadata.name")
 
 
 def check_kustomization(scene: Scene) -> None:
@@ -144,6 +148,15 @@ def _compare_lists(scene: Scene, field: str, listed: list[str], there: set[str])
         scene.add_file("kustomization", KUSTOMIZATION, f"{field} lists a file twice", key)
 
 
+def _lost_by(patch: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """What a patch takes from the containers of a group: no list of a custom resource has a key by which it is merged."""
+    for at in TEMPLATES["LeaderWorkerSet"] if patch.get("kind") == "LeaderWorkerSet" else ():
+        for i, container in enumerate(sequence(dig(patch, f"{at}.spec.containers"))):
+            lost = [field for field in ("image", "command", "args", "resources") if field not in mapping(container)]
+            if lost:
+                yield f"{at}.spec.containers[{i}]", ", ".join(lost)
+
+
 def _check_patch(scene: Scene, path: str, known: set[tuple[str, str]]) -> None:
     key = "deploy.overrides.patches"
     release = minor_version(scene.plan.deploy.kubernetes_version)
@@ -159,6 +172,9 @@ def _check_patch(scene: Scene, path: str, known: set[tuple[str, str]]) -> None:
         if not isinstance(patch, Mapping):
             scene.add_file("patch", path, "is no strategic merge patch (an object with kind and metadata.name)", key)
         elif target in known:
+            for path_, lost in _lost_by(patch):
+                problem = f"kustomize replaces lists of a custom resource whole: this container loses its {lost}"
+                scene.add_file("patch", path, f"{target[0]}/{target[1]}: {path_}: {problem}", key)
             for path_, problem in problems(patch, target[0], release or NEWEST, partial=True):
                 scene.add_file("patch", path, f"{target[0]}/{target[1]}: {path_}: {problem}", key)
         else:

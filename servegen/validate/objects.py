@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from servegen.bundle import Bundle
@@ -35,12 +35,21 @@ def dig(node: Any, path: str) -> Any:
     return node
 
 
+#: Where kinds that run pods keep their pod templates; of a LeaderWorkerSet the leader's first.
+_GROUP = "spec.leaderWorkerTemplate"
+TEMPLATES: Mapping[str, tuple[str, ...]] = {
+    "Deployment": ("spec.template",),
+    "LeaderWorkerSet": (f"{_GROUP}.leaderTemplate", f"{_GROUP}.workerTemplate"),
+}
+
+
 @dataclass(frozen=True)
 class Manifest:
-    """One document of one file under ``kubernetes/``."""
+    """One document of one file under ``kubernetes/``, seen from one of its pod templates where it has more than one."""
 
     path: str
     body: Mapping[str, Any]
+    template: str = "spec.template"
 
     @property
     def kind(self) -> str:
@@ -60,19 +69,33 @@ class Manifest:
 
     @property
     def pod_labels(self) -> Labels:
-        return mapping(self.get("spec.template.metadata.labels"))
+        return mapping(self.get(f"{self.template}.metadata.labels"))
+
+    @property
+    def pod_path(self) -> str:
+        return f"{self.template}.spec"
 
     @property
     def pod(self) -> Mapping[str, Any]:
-        return mapping(self.get("spec.template.spec"))
+        return mapping(self.get(self.pod_path))
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether this is a pod that only helps its leader."""
+        return self.template == TEMPLATES["LeaderWorkerSet"][1]
 
     @property
     def containers(self) -> list[Mapping[str, Any]]:
         return [mapping(c) for c in sequence(self.pod.get("containers"))]
 
+    @property
+    def ports(self) -> list[Mapping[str, Any]]:
+        """All container ports of a pod."""
+        return [mapping(p) for c in self.containers for p in sequence(c.get("ports"))]
+
     def port_names(self) -> set[str]:
-        """Names of all container ports of a Deployment."""
-        return {str(mapping(p).get("name")) for c in self.containers for p in sequence(c.get("ports"))}
+        """Names of all container ports of a pod."""
+        return {str(p.get("name")) for p in self.ports}
 
 
 @dataclass
@@ -90,17 +113,23 @@ class Scene:
         return [m for m in self.manifests if m.kind in kinds]
 
     @property
-    def deployments(self) -> list[Manifest]:
-        return self.of_kind("Deployment")
+    def pods(self) -> list[Manifest]:
+        """Every pod template: one of a Deployment, two of a LeaderWorkerSet."""
+        return [replace(m, template=at) for m in self.manifests for at in TEMPLATES.get(m.kind, ())]
 
-    def launch(self, deployment: Manifest) -> Launch | None:
-        """The launch that a Deployment runs, by its component label."""
-        component = deployment.pod_labels.get("app.kubernetes.io/component")
+    @property
+    def runners(self) -> list[Manifest]:
+        """What runs a launch, seen from the pod that serves."""
+        return [m for m in self.pods if not m.is_worker]
+
+    def launch(self, pod: Manifest) -> Launch | None:
+        """The launch that a pod runs, by its component label."""
+        component = pod.pod_labels.get("app.kubernetes.io/component")
         return next((x for x in self.launches if x.name == component), None)
 
-    def role(self, deployment: Manifest) -> Role | None:
-        """The plan's role that a Deployment runs; None for the router."""
-        launch = self.launch(deployment)
+    def role(self, pod: Manifest) -> Role | None:
+        """The plan's role that a pod runs; None for the router."""
+        launch = self.launch(pod)
         if launch is None or launch.role is None:
             return None
         return next((r for r in self.plan.choice.roles if r.name == launch.name), None)
@@ -119,6 +148,20 @@ class Scene:
         template = self.bundle.templates.get(path, "")
         where = key if key.startswith("metadata.") else f"spec.{key}"
         return f"{where}; written by template {template}" if template else where
+
+
+def admits(selector: Any, labels: Labels) -> bool:
+    """Whether a label selector (matchLabels and matchExpressions; an empty one selects everything) selects these labels."""
+    if not isinstance(selector, Mapping):
+        return False
+    if not all(labels.get(k) == v for k, v in mapping(selector.get("matchLabels")).items()):
+        return False
+    for term in sequence(selector.get("matchExpressions")):
+        key, operator = (str(mapping(term).get(k)) for k in ("key", "operator"))
+        there = labels.get(key) in sequence(mapping(term).get("values"))
+        if not {"In": there, "NotIn": not there, "Exists": key in labels, "DoesNotExist": key not in labels}.get(operator):
+            return False
+    return True
 
 
 def selects(selector: Labels, labels: Labels) -> bool:

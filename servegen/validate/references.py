@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from servegen.validate.objects import Manifest, Scene, dig, mapping, selects, sequence
-from servegen.validate.pods import is_port
-from servegen.validate.syntax import is_port_name, quantity
+from servegen.validate.objects import Manifest, Scene, admits, mapping, selects, sequence
+from servegen.validate.syntax import is_port, is_port_name
+
+#: A duration as Prometheus reads it.
+_DURATION = re.compile(r"(?:[0-9]+y)?(?:[0-9]+w)?(?:[0-9]+d)?(?:[0-9]+h)?(?:[0-9]+m)?(?:[0-9]+s)?(?:[0-9]+ms)?(?<!^)")
 
 
 def check_references(scene: Scene) -> None:
-    """Every selector, port name and reference of every object that is no Deployment."""
+    """Every Service, disruption budget and monitor, the door of the deployment, and the router's labels."""
     checks = {
         "Service": _check_service,
         "PodDisruptionBudget": _check_budget,
         "PodMonitor": _check_monitor,
-        "NetworkPolicy": _check_policy,
-        "RoleBinding": _check_binding,
-        "PersistentVolumeClaim": _check_claim,
-        "HorizontalPodAutoscaler": _check_scaler,
-        "ScaledObject": _check_scaler,
     }
     for m in scene.manifests:
         if m.kind in checks:
             checks[m.kind](scene, m)
     _check_entry(scene)
     _check_discovery(scene)
-    targets = [
-        dig(s.body, "spec.scaleTargetRef.name") for s in scene.of_kind("HorizontalPodAutoscaler", "ScaledObject")
-    ]
-    for m in scene.deployments:
-        if targets.count(m.name) > 1:
-            scene.add("scaling", m, "spec.replicas", "two autoscalers own the count", "deploy.autoscaling")
+    _check_cover(scene)
 
 
 def _selected(scene: Scene, selector: Mapping[str, Any]) -> list[Manifest]:
-    return [d for d in scene.deployments if selects(selector, d.pod_labels)]
+    return [d for d in scene.pods if selects(selector, d.pod_labels)]
 
 
 def _require_pods(scene: Scene, m: Manifest, path: str) -> list[Manifest]:
@@ -46,28 +39,57 @@ def _require_pods(scene: Scene, m: Manifest, path: str) -> list[Manifest]:
     return pods
 
 
+def _require_serving(scene: Scene, m: Manifest, path: str) -> list[Manifest]:
+    """The pods that are selected, which must be such as answer requests."""
+    pods = _require_pods(scene, m, path)
+    for pod in pods:
+        if pod.is_worker:
+            problem = f"selects pods of {pod.name} that only help their leader: nothing answers there"
+            scene.add("selector", m, path, problem, "metadata.name")
+    return [pod for pod in pods if not pod.is_worker]
+
+
 def _check_service(scene: Scene, m: Manifest) -> None:
-    pods = _require_pods(scene, m, "spec.selector")
+    pods = _require_serving(scene, m, "spec.selector")
+    if m.name in [g.name for g in scene.of_kind("LeaderWorkerSet")]:
+        problem = f"the controller of LeaderWorkerSet {m.name} makes a headless Service of this name, by which its pods meet"
+        scene.add("name", m, "metadata.name", problem, "metadata.name")
     ports = [mapping(p) for p in sequence(m.get("spec.ports"))]
     if not ports:
         scene.add("port", m, "spec.ports", "there is none", "deploy.overrides.args")
+    kind = m.get("spec.type") or "ClusterIP"
+    if kind == "ExternalName":
+        scene.add("reference", m, "spec.type", "ExternalName leads out of the cluster, not to the pods", "metadata.name")
+    for field in ("name", "port"):
+        seen = [f"{p.get(field)} {p.get('protocol', 'TCP') if field == 'port' else ''}" for p in ports]
+        if len(set(seen)) < len(seen):
+            scene.add("port", m, f"spec.ports.{field}", "one is there twice", "deploy.overrides.args")
     for port in ports:
+        if kind == "ClusterIP" and port.get("nodePort"):
+            scene.add("port", m, "spec.ports.nodePort", "belongs to the types NodePort and LoadBalancer", "deploy.overrides.args")
         if not is_port(port.get("port")):
             scene.add("port", m, "spec.ports", f"{port.get('port')!r} is no port, 1 to 65535", "deploy.overrides.args")
         if not is_port_name(str(port.get("name"))):
             scene.add("port", m, "spec.ports", f"{port.get('name')!r} is no port name", "deploy.overrides.args")
         target = port.get("targetPort", port.get("port"))
-        _require_port(scene, m, "spec.ports.targetPort", target, pods)
+        _require_port(scene, m, "spec.ports.targetPort", target, pods, port.get("protocol", "TCP"))
 
 
-def _require_port(scene: Scene, m: Manifest, path: str, target: Any, pods: list[Manifest]) -> None:
-    """A named port must be in every pod that is selected; a number only has to be one."""
-    if isinstance(target, str):
-        missing = [p.name for p in pods if target not in p.port_names()]
-        if missing:
-            scene.add("port", m, path, f"{target!r} is no port of {', '.join(missing)}", "deploy.overrides.args")
-    elif not is_port(target):
+def _require_port(
+    scene: Scene, m: Manifest, path: str, target: Any, pods: list[Manifest], protocol: object = "TCP"
+) -> None:
+    """A port, by its name or number, must be one of every pod that is selected."""
+    if not isinstance(target, str) and not is_port(target):
         scene.add("port", m, path, f"{target!r} is no port, 1 to 65535", "deploy.overrides.args")
+        return
+    field = "name" if isinstance(target, str) else "containerPort"
+    for pod in pods:
+        found = [p.get("protocol", "TCP") for p in pod.ports if p.get(field) == target]
+        if not found:
+            scene.add("port", m, path, f"{target!r} is no port of {pod.name}", "deploy.overrides.args")
+        elif protocol not in found:
+            problem = f"{target!r} speaks {found[0]} at {pod.name}, not {protocol}"
+            scene.add("port", m, path, problem, "deploy.overrides.args")
 
 
 def _check_budget(scene: Scene, m: Manifest) -> None:
@@ -76,7 +98,15 @@ def _check_budget(scene: Scene, m: Manifest) -> None:
     if len(fields) != 1:
         problem = f"has {' and '.join(fields) or 'neither of minAvailable and maxUnavailable'}: exactly one is needed"
         scene.add("budget", m, "spec", problem, "constraints.spareReplicas")
-    elif m.get("spec.maxUnavailable") in (0, "0", "0%") or m.get("spec.minAvailable") == "100%":
+        return
+    least = m.get("spec.minAvailable")
+    pods = _selected(scene, mapping(m.get("spec.selector.matchLabels")))
+    planned = [r.total_replicas * scene.plan.nodes(r) for d in pods if (r := scene.role(d))]
+    all_of_them = isinstance(least, int) and any(least >= n for n in planned)
+    if m.get("spec.maxUnavailable") == "100%":
+        problem = "every pod may be evicted at once: it protects nothing"
+        scene.add("budget", m, "spec.maxUnavailable", problem, "constraints.spareReplicas")
+    if m.get("spec.maxUnavailable") in (0, "0", "0%") or least == "100%" or all_of_them:
         scene.add(
             "budget",
             m,
@@ -86,98 +116,53 @@ def _check_budget(scene: Scene, m: Manifest) -> None:
         )
 
 
+def _check_cover(scene: Scene) -> None:
+    """A pod under two budgets cannot be evicted at all (the eviction API refuses it); under none, its replica goes with it."""
+    for budget in scene.of_kind("PodDisruptionBudget"):
+        covered = {(d.name, d.is_worker) for d in scene.pods if admits(budget.get("spec.selector"), d.pod_labels)}
+        for d in scene.pods:
+            if d.is_worker and (d.name, False) in covered and (d.name, True) not in covered:
+                problem = f"leaves out the workers of {d.name}: who evicts one ends its replica"
+                scene.add("budget", budget, "spec.selector", problem, "metadata.name")
+    for d in scene.pods:
+        over = [b for b in scene.of_kind("PodDisruptionBudget") if admits(b.get("spec.selector"), d.pod_labels)]
+        for budget in over[1:]:
+            problem = f"covers the pods of {d.name}, which {over[0].name} does already: neither lets them be evicted"
+            scene.add("budget", budget, "spec.selector", problem, "metadata.name")
+
+
 def _check_monitor(scene: Scene, m: Manifest) -> None:
-    pods = _require_pods(scene, m, "spec.selector.matchLabels")
+    pods = _require_serving(scene, m, "spec.selector.matchLabels")
     endpoints = [mapping(e) for e in sequence(m.get("spec.podMetricsEndpoints"))]
     if not endpoints:
         scene.add("port", m, "spec.podMetricsEndpoints", "there is none", "deploy.monitoring")
+    where = mapping(m.get("spec.namespaceSelector"))
+    if where and not where.get("any") and m.namespace not in sequence(where.get("matchNames")):
+        problem = f"looks elsewhere than in {m.namespace}, where the pods are"
+        scene.add("reference", m, "spec.namespaceSelector", problem, "deploy.namespace")
     for endpoint in endpoints:
+        _check_endpoint(scene, m, endpoint, pods)
         _require_port(scene, m, "spec.podMetricsEndpoints.port", str(endpoint.get("port")), pods)
-        if not str(endpoint.get("path", "/metrics")).startswith("/"):
-            scene.add("port", m, "spec.podMetricsEndpoints.path", "must start with '/'", "deploy.monitoring")
 
 
-def _check_policy(scene: Scene, m: Manifest) -> None:
-    _require_pods(scene, m, "spec.podSelector.matchLabels")
-    for field in ("ingress", "egress"):
-        for rule in sequence(m.get(f"spec.{field}")):
-            for port in sequence(mapping(rule).get("ports")):
-                number = mapping(port).get("port")
-                if not is_port(number) and not (isinstance(number, str) and is_port_name(number)):
-                    scene.add("port", m, f"spec.{field}.ports", f"{number!r} is no port", "deploy.networkPolicy")
-    for rule in sequence(m.get("spec.ingress")):
-        if not sequence(mapping(rule).get("from")):
-            scene.add("network", m, "spec.ingress.from", "an empty list lets everybody in", "deploy.networkPolicy.from")
-
-
-def _check_binding(scene: Scene, m: Manifest) -> None:
-    role = dig(m.body, "roleRef.name")
-    if role not in [r.name for r in scene.of_kind("Role")]:
-        scene.add("reference", m, "roleRef.name", f"there is no Role {role!r}", "metadata.name")
-    accounts = {(a.name, a.namespace) for a in scene.of_kind("ServiceAccount")}
-    for subject in sequence(m.get("subjects")):
-        who = (str(mapping(subject).get("name")), str(mapping(subject).get("namespace")))
-        if who not in accounts:
-            scene.add(
-                "reference",
-                m,
-                "subjects",
-                f"there is no ServiceAccount {who[0]!r} in namespace {who[1]!r}",
-                "deploy.namespace",
-            )
-
-
-def _check_claim(scene: Scene, m: Manifest) -> None:
-    size = m.get("spec.resources.requests.storage")
-    held = quantity(size)
-    if held is None:
-        scene.add(
-            "quantity", m, "spec.resources.requests.storage", f"{size!r} is no quantity", "deploy.modelCache.size"
+def _check_endpoint(scene: Scene, m: Manifest, endpoint: Mapping[str, Any], pods: list[Manifest]) -> None:
+    """Metrics are asked for where the process gives them, at an interval that Prometheus can read."""
+    path = "spec.podMetricsEndpoints"
+    for field in ("interval", "scrapeTimeout"):
+        if field in endpoint and _DURATION.fullmatch(str(endpoint[field])) is None:
+            scene.add("quantity", m, f"{path}.{field}", f"{endpoint[field]!r} is no duration, as 15s is", "deploy.monitoring")
+    for pod in pods:
+        launch = scene.launch(pod)
+        if launch is None:
+            continue
+        asked = (
+            next((p.get("containerPort") for p in pod.ports if p.get("name") == endpoint.get("port")), None),
+            endpoint.get("path", "/metrics"),
         )
-        return
-    needed = sum({r.load: r.checkpoint_bytes for r in scene.plan.choice.roles}.values())
-    if held < needed:
-        problem = f"{size} is less than the {needed / 1e9:.0f} GB of weights"
-        scene.add("claim", m, "spec.resources.requests.storage", problem, "deploy.modelCache.size")
-
-
-def _check_scaler(scene: Scene, m: Manifest) -> None:
-    hpa = m.kind == "HorizontalPodAutoscaler"
-    names = ("minReplicas", "maxReplicas") if hpa else ("minReplicaCount", "maxReplicaCount")
-    low, high = (m.get(f"spec.{n}") for n in names)
-    target = m.get("spec.scaleTargetRef.name")
-    deployment = next((d for d in scene.deployments if d.name == target), None)
-    if deployment is None or m.get("spec.scaleTargetRef.kind") not in (None, "Deployment"):
-        scene.add("reference", m, "spec.scaleTargetRef", f"there is no Deployment {target!r}", "deploy.autoscaling")
-    if not isinstance(low, int) or not isinstance(high, int) or not 1 <= low <= high:
-        problem = f"min {low!r}, max {high!r}: 1 <= min <= max is needed"
-        scene.add("scaling", m, f"spec.{names[0]}", problem, "traffic.trough")
-    elif deployment is not None and (role := scene.role(deployment)) is not None:
-        pool = scene.plan.pool[role.pool]
-        most = pool.nodes * (pool.per_node // max(role.devices, 1))
-        if high > most:
-            problem = f"is {high}, the pool holds {most} replicas of {role.devices} accelerators"
-            scene.add("scaling", m, f"spec.{names[1]}", problem, "hardware.pool")
-    for trigger in sequence(m.get("spec.triggers")):
-        threshold = quantity(dig(trigger, "metadata.threshold"))
-        if threshold is None or threshold <= 0:
-            scene.add(
-                "scaling",
-                m,
-                "spec.triggers.metadata.threshold",
-                "must be a positive number in quotes",
-                "deploy.autoscaling",
-            )
-    for metric in sequence(m.get("spec.metrics")):
-        value = quantity(dig(metric, "pods.target.averageValue"))
-        if value is None or value <= 0:
-            scene.add(
-                "quantity",
-                m,
-                "spec.metrics.pods.target.averageValue",
-                "must be a positive quantity",
-                "deploy.autoscaling",
-            )
+        gives = (launch.metrics_port or launch.port, launch.metrics_path)
+        if asked[0] is not None and asked != gives:
+            problem = f"asks {pod.name} for {asked[1]} on port {asked[0]}, it gives {gives[1]} on {gives[0]}"
+            scene.add("port", m, path, problem, "deploy.monitoring")
 
 
 def _check_entry(scene: Scene) -> None:
@@ -206,19 +191,23 @@ def _check_discovery(scene: Scene) -> None:
     router = next((launch for launch in scene.launches if launch.role is None), None)
     if router is None:
         return
-    home = next((d for d in scene.deployments if scene.launch(d) is router), None)
+    home = next((d for d in scene.runners if scene.launch(d) is router), None)
     if home is None:
         return
     for arg in router.args:
         if arg.flag in ("--prefill-selector", "--decode-selector", "--selector"):
             wanted = dict(word.partition("=")[::2] for word in arg.values)
-            found = {x.name for d in _selected(scene, wanted) if (x := scene.launch(d)) is not None}
+            pods = _selected(scene, wanted)
+            found = {x.name for d in pods if (x := scene.launch(d)) is not None}
             if arg.flag == "--selector":
                 right = found == {x.name for x in scene.launches if x.role is not None}
             else:
                 right = arg.flag.removeprefix("--").removesuffix("-selector") in found
             if not right:
                 problem = f"{arg.flag} selects {', '.join(sorted(found)) or 'no pods'}"
+                scene.add("discovery", home, "spec.template.spec.containers[0].args", problem, "metadata.name")
+            if any(pod.is_worker for pod in pods):
+                problem = f"{arg.flag} finds pods that only help their leader: requests sent there are lost"
                 scene.add("discovery", home, "spec.template.spec.containers[0].args", problem, "metadata.name")
         elif arg.flag == "--service-discovery-namespace" and arg.values != (home.namespace,):
             problem = f"the router looks for servers in {' '.join(arg.values)!r}, they are in {home.namespace!r}"

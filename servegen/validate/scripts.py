@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from servegen.engines import sglang_router
 from servegen.engines.contract import load_contract
-from servegen.engines.launch import Arg, Launch
+from servegen.engines.launch import IN_SCRIPT, Arg, Launch, Place
 from servegen.errors import Diagnostic, Where
 from servegen.plan import Plan
 
 #: Words that stay for the shell: the user's own arguments, and the addresses that a router's script collects.
 _OPEN_WORDS = ("$@", "${endpoints[@]}")
 _DEFAULTED = re.compile(r'^(\w+)="\$\{\1:-([^}"$`\\]*)\}"$')
-
+#: A word as it is written, and its parts: quoted, escaped, or a bare character.
+_WORD = re.compile(r"""(?:'[^']*'|"(?:[^"\\]|\\.)*"|\\.|[^\s'"\\])+""")
+_PART = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.|[^'"\\]""")
+#: Bare characters that mean themselves to every shell.
+_PLAIN = re.compile(r"[\w@%+=:,./-]", re.ASCII)
+#: Stands for a node where the engine's parser wants values, not references.
+_SOME_NODE = Place("leader", "0")
 
 #: The flags of tensor and pipeline parallelism, by engine.
 _PARALLEL = (("--tp-size", "--pp-size"), ("--tensor-model-parallel-size", "--pipeline-model-parallel-size"))
@@ -26,11 +32,15 @@ _EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 @dataclass(frozen=True)
 class Script:
-    """A launch script, parsed: ``argv`` of its exec command without what stays for the shell, and what it exports."""
+    """A launch script, parsed: ``argv`` of its exec command without what stays for the shell, and what it exports.
+
+    ``live`` are the indices of words that a shell reads more into than it sees here (an expansion, a pattern, an operator).
+    """
 
     argv: tuple[str, ...]
     env: dict[str, str]
     takes_arguments: bool
+    live: frozenset[int] = frozenset()
 
 
 def check_script(path: str, text: str, launch: Launch, plan: Plan | None = None) -> list[Diagnostic]:
@@ -47,7 +57,7 @@ def check_script(path: str, text: str, launch: Launch, plan: Plan | None = None)
     except ValueError as error:
         return [d.at(Where(path)) for d in [*found, Diagnostic("script-syntax", f"a shell cannot read it: {error}")]]
     found += _against(script, launch)
-    args = to_args(script.argv[len(launch.program) :])
+    args = to_args(_at_some_node(script, launch)[len(launch.program) :])
     contract = load_contract(launch.contract)
     found += contract.check(args)
     found += check_values(args, plan)
@@ -60,21 +70,51 @@ def parse_script(text: str) -> Script:
     """The script's exec command and exports. ValueError if its quoting is broken or there is not one exec command."""
     defaults: dict[str, str] = {}
     env: dict[str, str] = {}
-    commands: list[list[str]] = []
+    commands: list[list[tuple[str, bool]]] = []
     for line in text.replace("\\\n", " ").splitlines():
         if match := _DEFAULTED.match(line):
             defaults[match[1]] = match[2]
         if not line.startswith(("export ", "exec ")):
             continue
-        words = shlex.split(line, comments=True)
-        if words[0] == "export":
-            env.update((name, value) for name, _, value in (w.partition("=") for w in words[1:]))
+        words = _words(line, defaults)
+        if words[0][0] == "export":
+            env.update((name, value) for name, _, value in (w.partition("=") for w, live in words[1:] if not live))
         else:
             commands.append(words[1:])
     if len(commands) != 1:
         raise ValueError(f"it has {len(commands)} exec commands instead of one")
-    argv = tuple(_expand(w, defaults) for w in commands[0] if w not in _OPEN_WORDS)
-    return Script(argv, env, commands[0][-1:] == ["$@"])
+    own = [(word, live) for word, live in commands[0] if not (live and word in _OPEN_WORDS)]
+    argv = tuple(_expand(word, defaults) for word, _ in own)
+    return Script(argv, env, commands[0][-1:] == [("$@", True)], frozenset(i for i, (_, live) in enumerate(own) if live))
+
+
+def _words(line: str, defaults: Iterable[str]) -> list[tuple[str, bool]]:
+    """The words of a command without their quotes, and whether each is live. ValueError if the quoting is broken."""
+    shlex.split(line, comments=True)
+    words: list[tuple[str, bool]] = []
+    for raw in _WORD.findall(line):
+        if raw.startswith("#"):
+            break
+        known = raw
+        for name in defaults:
+            known = known.replace(f"${{{name}}}", "")
+        words.append(("".join(shlex.split(raw)), any(_is_live(part) for part in _PART.findall(known))))
+    return words
+
+
+def _is_live(part: str) -> bool:
+    if part[0] in "'\\":
+        return False
+    if part[0] == '"':
+        return any(c in re.sub(r"\\.", "", part) for c in "$`")
+    return _PLAIN.fullmatch(part) is None
+
+
+def _at_some_node(script: Script, launch: Launch) -> tuple[str, ...]:
+    """The words of the script, with values in place of what only a node knows."""
+    here, some = launch.at(IN_SCRIPT).argv(), launch.at(_SOME_NODE).argv()
+    known = {i: some[i] for i in range(len(here)) if here[i] != some[i] and script.argv[i : i + 1] == here[i : i + 1]}
+    return tuple(known.get(i, word) for i, word in enumerate(script.argv))
 
 
 def to_args(words: Sequence[str]) -> tuple[Arg, ...]:
@@ -86,6 +126,12 @@ def to_args(words: Sequence[str]) -> tuple[Arg, ...]:
         else:
             groups[-1].append(word)
     return tuple(Arg(g[0], tuple(g[1:])) for g in groups)
+
+
+#: Where only the pod itself could reach the server: neither a probe nor a Service does.
+_LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
+#: Copies of the whole model in one SGLang server, each on ranks of its own unless only attention is copied.
+_COPIES, _SHARED = "--dp-size", ("--enable-dp-attention", "--attn-dp-size")
 
 
 def check_values(args: Sequence[Arg], plan: Plan | None = None) -> list[Diagnostic]:
@@ -102,6 +148,10 @@ def check_values(args: Sequence[Arg], plan: Plan | None = None) -> list[Diagnost
             found.append(Diagnostic("value-range", f"{flag} {values[flag]}: it must be {rule}"))
         return value
 
+    if values.get("--host", "").lower() in _LOOPBACK:
+        message = f"--host {values['--host']}: it must be an address that others reach, such as 0.0.0.0"
+        found.append(Diagnostic("value-range", message))
+    number("--base-gpu-id", lambda v: v == 0, "0: a pod's accelerators are numbered from there")
     number("--mem-fraction-static", lambda v: 0 < v < 1, "above 0 and below 1")
     for flag in ("--port", "--disaggregation-bootstrap-port", "--prometheus-port", "--service-discovery-port"):
         number(flag, lambda v: 1 <= v <= 65535, "a port, 1 to 65535")
@@ -110,6 +160,9 @@ def check_values(args: Sequence[Arg], plan: Plan | None = None) -> list[Diagnost
     tp = number("--tp-size", lambda v: v >= 1, "at least 1")
     for flag in ("--ep-size", "--attn-dp-size"):
         number(flag, lambda v: v >= 1 and (tp or 1) % v == 0, "a divisor of --tp-size")
+    pp = number("--pp-size", lambda v: v >= 1, "at least 1")
+    world = (tp or 1) * (pp or 1)
+    number("--nnodes", lambda v: v >= 1 and world % v == 0, "a divisor of --tp-size x --pp-size")
     heads = number("--num-attention-heads", lambda v: v >= 1, "at least 1")
     for flag in ("--num-query-groups", "--tensor-model-parallel-size"):
         number(flag, lambda v: v >= 1 and (heads or v) % v == 0, "a divisor of --num-attention-heads")
@@ -137,7 +190,12 @@ def _world(launch: Launch, plan: Plan | None) -> list[Diagnostic]:
         return []
     ranks = int(values[flags[0]]) * int(values.get(flags[1], "1"))
     if ranks == role.devices:
-        return []
+        copies = int(values.get(_COPIES, "1"))
+        if copies == 1 or any(a.flag in _SHARED for a in launch.args):
+            return []
+        taken = copies * ranks
+        message = f"{_COPIES} {copies}: {copies} copies of the model take {taken} accelerators, the pod has {role.devices}"
+        return [Diagnostic("value-devices", message, hint="spec.deploy.overrides.args must not change it; replicas do")]
     message = f"{flags[0]} {values[flags[0]]}: the server starts {ranks} ranks, its pod has {role.devices} accelerators"
     return [Diagnostic("value-devices", message, hint="spec.deploy.overrides.args must not change it; constraints.tp does")]
 
@@ -162,14 +220,21 @@ def _form(text: str) -> list[Diagnostic]:
 def _against(script: Script, launch: Launch) -> list[Diagnostic]:
     """Findings about where the script departs from the planned command and environment."""
     found = []
-    want = launch.argv()
+    want, some = launch.at(IN_SCRIPT).argv(), launch.at(_SOME_NODE).argv()
     for i in range(max(len(want), len(script.argv))):
         have, due = script.argv[i : i + 1], want[i : i + 1]
+        expands = want[i : i + 1] != some[i : i + 1]  # what only the node knows
+        hint = "the template must write launch.argv() as it is"
         if have != due:
             is_, planned = " ".join(have) or "missing", " ".join(due) or "the end"
             message = f"word {i + 1} of the command is {is_}, planned: {planned}"
-            found.append(Diagnostic("script-words", message, hint="the template must write launch.argv() as it is"))
-            break
+        elif (i in script.live) != expands:
+            how = "must be expanded by the shell, and is quoted" if expands else "must be literal, and a shell reads more into it"
+            message = f"word {i + 1} of the command, {have[0]}, {how}"
+        else:
+            continue
+        found.append(Diagnostic("script-words", message, hint=hint))
+        break
     for name, value in launch.env.items():
         if script.env.get(name) != value:
             message = f"{name} must be exported as {value!r}, it is {script.env.get(name)!r}"

@@ -48,6 +48,11 @@ def is_port_name(text: str) -> bool:
     return _PORT_NAME.fullmatch(text) is not None
 
 
+def is_port(value: object) -> bool:
+    """Whether ``value`` is a number from 1 to 65535."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 65535
+
+
 def is_label_key(text: str) -> bool:
     """``[prefix/]name``: a DNS subdomain of at most 253 characters, a name of at most 63."""
     prefix, slash, name = text.rpartition("/")

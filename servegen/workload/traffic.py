@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from servegen.errors import Diagnostic, UserError, Where
 from servegen.workload.lengths import Lengths
+from servegen.workload.reuse import Found
 from servegen.workload.trace import HASH_BLOCK_TOKENS, TraceRequests
 
 MINUTE_S = 60.0
@@ -36,7 +37,8 @@ class Workload:
     requests are always in flight in a closed loop; ``users`` each send a request ``think_time_s`` after the last
     answer; ``saturate`` means as much as the pool yields. ``burstiness`` is the coefficient of variation of the times
     between arrivals (1 = Poisson). ``prefix_hit`` is the share of prompt tokens found in a cache, ``prefix_shared`` the
-    tokens of a prompt head that all requests share; at most one of the two. ValueError where the figures contradict.
+    tokens of a prompt head that all requests share; at most one of the two. ``found`` replaces both
+    where a trace shows what is found request by request. ValueError where the figures contradict.
     """
 
     isl: Lengths
@@ -50,6 +52,7 @@ class Workload:
     prefix_hit: float = 0.0
     prefix_shared: float = 0.0
     saturate: bool = False
+    found: Found | None = None
 
     def __post_init__(self) -> None:
         for name in _NOT_NEGATIVE:
@@ -74,6 +77,8 @@ class Workload:
 
         A hit rate shortens every prompt by the same share; which prompts hit is not known from a rate.
         """
+        if self.found is not None:
+            return self.found.computed
         if self.prefix_shared:
             return self.isl.minus(self.prefix_shared)
         return self.isl.scaled(1 - self.prefix_hit) if self.prefix_hit else self.isl
@@ -81,6 +86,10 @@ class Workload:
     def hit_share(self) -> float:
         """Share of all prompt tokens that need no computing, in [0, 1)."""
         return max(0.0, 1 - self.uncached_isl().mean / self.isl.mean)
+
+    def unshared(self) -> Workload:
+        """The same traffic where no cache finds anything."""
+        return replace(self, prefix_hit=0.0, prefix_shared=0.0, found=None)
 
     def longest_context(self) -> int:
         """Tokens of context to provide for: the longest prompt with the longest answer."""

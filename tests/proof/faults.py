@@ -21,11 +21,29 @@ BIG: dict[str, Any] = {
     "slo": {"ttft": "4s", "itl": "60ms"},
     "hardware__pool": [{"accelerator": "h100-sxm-80gb", "nodes": 4, "perNode": 8, "fabric": {"bandwidth": "400Gbps"}}],
 }
+#: More than one node holds, so that a replica takes two.
+HUGE: dict[str, Any] = {
+    "model__name": "meta-llama/Llama-3.1-405B-Instruct",
+    "slo": {"ttft": "5s", "itl": "100ms"},
+    "hardware__pool": [
+        {
+            "accelerator": "h100-sxm-80gb",
+            "nodes": 8,
+            "perNode": 8,
+            "fabric": {"bandwidth": "400Gbps", "rdma": True, "resource": "rdma/ib"},
+        }
+    ],
+    "constraints__weights": ["bf16"],
+    "traffic__rate": "1/s",
+}
+HUGE_DEPLOY = DEPLOY | {"modelCache": {"size": "1000GiB"}}
 #: One set of servers, scaled by KEDA; and prefill and decode apart behind a router, scaled by Kubernetes itself.
 SPECS: Mapping[str, dict[str, Any]] = {
     "one": spec(**BIG, traffic__rate="4/s", constraints__tp=[8], deploy=DEPLOY | {"autoscaling": "keda"}),
     "split": spec(**BIG, traffic__rate="2/s", constraints__topology="disaggregated", deploy=DEPLOY | {"autoscaling": "hpa"}),
     "fixed": spec(**BIG, traffic__rate="4/s", constraints__tp=[8], deploy=DEPLOY),
+    "group": spec(**HUGE, deploy=HUGE_DEPLOY | {"autoscaling": "keda"}),
+    "groups": spec(**HUGE, constraints__topology="disaggregated", deploy=HUGE_DEPLOY | {"autoscaling": "hpa"}),
 }
 GONE = object()
 CONTAINER = "spec.template.spec.containers.0"

@@ -6,6 +6,7 @@ Every accelerator with five models: ``python -m pytest tests/proof/test_extremes
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -117,27 +118,27 @@ def test_what_cannot_be_had_explains_itself(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "says"),
     [
-        {"traffic__rate": "1e10/s"},
-        {"traffic__rate": "1e300/s"},
-        {"slo__ttft": "1e300h"},
-        {f"{NODE}__memory": "1e200TB"},
-        {f"{NODE}__storage": {"bandwidth": "1e-300B/s"}},
-        {f"{NODE}__price": "1e300/h"},
-        {"deploy__modelCache": {"size": "1e30TB"}},
-        {"deploy__modelCache": {"hostPath": "/"}},
-        {f"{NODE}__cpu": 0.001},
-        {"model__contextLength": 131073},
-        {"model__contextLength": 1},
-        {"traffic__isl": 1_000_000_000},
-        {"traffic__prefix": {"shared": 1025}},
+        ({"traffic__rate": "1e10/s"}, r"out-of-range\]: spec\.traffic\.rate"),
+        ({"traffic__rate": "1e300/s"}, r"out-of-range\]: spec\.traffic\.rate"),
+        ({"slo__ttft": "1e300h"}, r"out-of-range\]: spec\.slo\.ttft"),
+        ({f"{NODE}__memory": "1e200TB"}, r"out-of-range\]: spec\.hardware\.pool\.0\.memory"),
+        ({f"{NODE}__storage": {"bandwidth": "1e-300B/s"}}, r"out-of-range\]: spec\.hardware\.pool\.0\.storage\.bandwidth"),
+        ({f"{NODE}__price": "1e300/h"}, r"out-of-range\]: spec\.hardware\.pool\.0\.price"),
+        ({"deploy__modelCache": {"size": "1e30TB"}}, r"out-of-range\]: spec\.deploy\.modelCache\.size"),
+        ({"deploy__modelCache": {"hostPath": "/"}}, r"bad-path\]: spec\.deploy\.modelCache\.hostPath"),
+        ({f"{NODE}__cpu": 0.001}, r"out-of-range\]: spec\.hardware\.pool\.0\.cpu"),
+        ({"model__contextLength": 131073}, r"context-too-long\]: contextLength 131073"),
+        ({"model__contextLength": 1}, r"context-too-short\]: contextLength 1"),
+        ({"traffic__isl": 1_000_000_000}, r"context-too-long\]: .*1000000128 tokens"),
+        ({"traffic__prefix": {"shared": 1025}}, r"conflict\]: spec\.traffic\.prefix\.shared"),
     ],
     ids=str,
 )
-def test_figures_of_no_real_thing_are_refused_at_their_line(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_figures_of_no_real_thing_are_refused_at_their_line(changes: dict[str, Any], says: str, tmp_path: Path) -> None:
     ran = build(changes, tmp_path)
-    assert ran.code == 1 and re.search(r"s\.yaml:\d+:\d+: error", ran.err), ran
+    assert ran.code == 1 and re.search(rf"s\.yaml:\d+:\d+: error\[{says}", ran.err), ran
 
 
 MODELS = (
@@ -160,8 +161,14 @@ def test_every_accelerator_with_every_model(accelerator: str, model: str, tmp_pa
         "slo": {"ttft": "10s", "itl": "200ms"},
         **QUIET,
     }
+    codes = []
     for nodes, per_node, more in ((2, 8, {}), (1, 1, {}), (2, 8, SPLIT)):
         more = {**more, "deploy__image": "registry.example.com/team/engine:1"}
         entry = {"accelerator": accelerator, "nodes": nodes, "perNode": per_node, "price": "1/h"}
         ran = build(base | {POOL: [entry]} | more, tmp_path)
         assert ran.code in (0, 3) and (ran.code == 0 or "best attainable:" in ran.err), (nodes, per_node, ran)
+        assert (tmp_path / "out").exists() == (ran.code == 0)
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        codes.append(ran.code)
+    if model == MODELS[0] and not accelerator.startswith("tpu"):  # eight billion parameters fit sixteen of anything
+        assert codes[0] == 0

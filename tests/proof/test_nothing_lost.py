@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import random
@@ -95,6 +96,7 @@ def test_kills_of_real_processes(two_specs: dict[str, Path], tmp_path: Path) -> 
     out = tmp_path / "out"
     assert command("build", two_specs["old"], "-o", out).code == 0
     rng = random.Random(3)
+    early = 0
     for number in range(6):
         path = two_specs[("new", "old")[number % 2]]
         child = subprocess.Popen(
@@ -108,8 +110,9 @@ def test_kills_of_real_processes(two_specs: dict[str, Path], tmp_path: Path) -> 
             time.sleep(0.0005)
         time.sleep(rng.uniform(0, 0.02))
         child.send_signal(signal.SIGKILL)
-        child.wait()
+        early += child.wait() == -signal.SIGKILL
         assert which(trees, tree(out / "chat")), number
+    assert early, "every build was over before it was killed"
 
 
 def test_builds_at_once_do_not_mix(two_specs: dict[str, Path], tmp_path: Path) -> None:
@@ -133,8 +136,27 @@ def test_builds_at_once_do_not_mix(two_specs: dict[str, Path], tmp_path: Path) -
     for child in children:
         assert child.communicate()[1] == b"" and child.returncode == 0
     assert which(trees, tree(out / "chat"))
-    assert set(watched) <= {files["files.lock"][0] for files in trees.values()}
+    assert watched and set(watched) <= {files["files.lock"][0] for files in trees.values()}
     assert [p.name for p in out.iterdir()] == ["chat"]
+
+
+def test_a_build_waits_for_the_one_before_it(
+    two_specs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trees = built(two_specs, tmp_path / "alone")
+    out = tmp_path / "out"
+    assert command("build", two_specs["old"], "-o", out).code == 0
+    held = os.open(out, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)  # as a build does that is writing
+    monkeypatch.setattr("servegen.emit.LOCK_TRIES", 3)
+    try:
+        ran = command("build", two_specs["new"], "-o", out)
+        assert (ran.code, ran.out) == (1, "") and "error[locked]: another build has been writing here" in ran.err
+        assert which(trees, tree(out / "chat")) == "old" and [p.name for p in out.iterdir()] == ["chat"]
+    finally:
+        os.close(held)
+    assert command("build", two_specs["new"], "-o", out).code == 0
+    assert which(trees, tree(out / "chat")) == "new"
 
 
 @pytest.fixture
@@ -194,7 +216,8 @@ def test_an_interrupt_leaves_the_old_tree(two_specs: dict[str, Path], tmp_path: 
     trees = built(two_specs, tmp_path / "alone")
     out = tmp_path / "out"
     assert command("build", two_specs["old"], "-o", out).code == 0
-    for wait_s in (0.3, 0.6, 0.9):
+    codes = []
+    for wait_s in (0.2, 0.3, 0.6, 0.9):
         child = subprocess.Popen(
             [sys.executable, "-m", "servegen", "build", str(two_specs["new"]), "-o", str(out)],
             env=clean_environment(),
@@ -203,8 +226,11 @@ def test_an_interrupt_leaves_the_old_tree(two_specs: dict[str, Path], tmp_path: 
         )
         time.sleep(wait_s)
         child.send_signal(signal.SIGINT)
-        child.communicate()
+        said = child.communicate()[1].decode()
+        assert "servegen/" not in said or child.returncode != 130, said
         assert which(trees, tree(out / "chat"))
+        codes.append(child.returncode)
+    assert any(codes), "every build was over before the interrupt"
 
 
 def test_a_file_of_the_user_is_never_deleted(two_specs: dict[str, Path], tmp_path: Path) -> None:

@@ -25,10 +25,13 @@ from servegen.spec.load import loads
 from servegen.validate.check import findings
 from servegen.validate.scripts import check_values
 from tests.proof.faults import FAULTS, SPECS, Fault
+from tests.proof.further_faults import FURTHER
+from tests.proof.group_faults import GROUP_FAULTS
 from tests.proof.harness import ROOT, command, spec, tree, write_spec
 
 KINDS = {
     "deployment": "Deployment",
+    "leaderworkerset": "LeaderWorkerSet",
     "service": "Service",
     "poddisruptionbudget": "PodDisruptionBudget",
     "podmonitor": "PodMonitor",
@@ -36,8 +39,10 @@ KINDS = {
     "horizontalpodautoscaler": "HorizontalPodAutoscaler",
     "persistentvolumeclaim": "PersistentVolumeClaim",
     "networkpolicy": "NetworkPolicy",
+    "role": "Role",
     "rolebinding": "RoleBinding",
 }
+ALL = (*FAULTS, *FURTHER, *GROUP_FAULTS)
 
 
 @cache
@@ -71,7 +76,7 @@ def test_the_bundles_are_sound_before(name: str) -> None:
     assert findings(result.plan, result.bundle) == []
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
+@pytest.mark.parametrize("fault", ALL, ids=lambda fault: fault.what)
 def test_a_planted_fault_is_found_and_named(fault: Fault) -> None:
     found, result = planted(fault)
     hits = [d for d in found if d.code == f"bundle-{fault.code}" and d.severity == "error" and fault.says in d.message]
@@ -87,15 +92,15 @@ def test_a_planted_fault_is_found_and_named(fault: Fault) -> None:
 
 
 def test_there_are_enough_kinds(capsys: pytest.CaptureFixture[str]) -> None:
-    assert len({fault.what for fault in FAULTS}) == len(FAULTS) >= 40
+    assert len({fault.what for fault in ALL}) == len(ALL) >= 40
     with capsys.disabled():
-        print(f"\n{len(FAULTS)} planted faults, {len({f.code for f in FAULTS})} kinds of findings")
+        print(f"\n{len(ALL)} planted faults, {len({f.code for f in ALL})} kinds of findings")
 
 
 TEMPLATES = (
     ("deployment.yaml.j2", "  revisionHistoryLimit: 5", "  revisionHistoryLimt: 5", "revisionHistoryLimt"),
-    ("deployment.yaml.j2", "failureThreshold: {{ probe.failures }}", "failureThreshold: 1", "render-differs"),
-    ("deployment.yaml.j2", "enableServiceLinks: false", "hostNetwork: true", "opens the node to the pod"),
+    ("_pod.j2", "failureThreshold: {{ probe.failures }}", "failureThreshold: 1", "render-differs"),
+    ("_pod.j2", "enableServiceLinks: false", "hostNetwork: true", "opens the node to the pod"),
     ("service.yaml.j2", 'type: "ClusterIP"', 'type: "ClusterIPs"', "ClusterIPs"),
     ("service.yaml.j2", "  ports:", "  port:", "ports"),
     ("poddisruptionbudget.yaml.j2", "{{ o.max_unavailable }}", "0", "maxUnavailable"),
@@ -113,7 +118,9 @@ def test_a_fault_in_a_template_of_ones_own_stops_the_build(tmp_path: Path, templ
     file = write_spec(tmp_path / "s.yaml", spec(deploy__monitoring=True))
     out = tmp_path / "out"
     ran = command("build", file, "-o", out, "--templates", tmp_path / "templates")
-    assert ran.code == 1 and says in ran.err and template in ran.err
+    # A pod's macros are part of every template that runs pods; the finding names the one that wrote the file.
+    named = template.replace("_pod.j2", "deployment.yaml.j2")
+    assert ran.code == 1 and says in ran.err and named in ran.err
     assert "render-differs" in ran.err or re.search(r"s\.yaml:\d+:\d+", ran.err), "the spec key's line"
     assert not out.exists()
     assert command("build", file, "-o", out).code == 0
@@ -128,6 +135,18 @@ SCRIPTS = (
     ({"context-length": 999_999}, "at most the model's"),
     ({"tp-size": 2}, "the server starts 2 ranks"),
     ({"port": 0}, "1 to 65535"),
+    ({"host": "127.0.0.1"}, "--host 127.0.0.1: it must be an address that others reach"),
+    ({"nnodes": 2}, "a replica of this plan takes 1 node"),
+    ({"base-gpu-id": 4}, "--base-gpu-id 4: it must be 0"),
+    ({"data-parallel-size": 3}, "3 copies of the model take 3 accelerators, the pod has 1"),
+    ({"dp-size": 3}, "3 copies of the model take 3 accelerators, the pod has 1"),
+    ({"max-running-requests": 0}, "it must be at least 1"),
+    ({"chunked-prefill-size": 0}, "it must be -1 or a multiple"),
+    ({"page-size": 0}, "--page-size 0: it must be at least 1"),
+    ({"mem-fraction-static": "nan"}, "--mem-fraction-static nan: it must be above 0"),
+    ({"kv-cache-dtype": "fp16"}, "--kv-cache-dtype does not take 'fp16'"),
+    ({"enable-metrics": "false"}, "--enable-metrics takes no value"),
+    ({"schedule-pol": "lpm"}, "--schedule-pol is an abbreviation"),
     ({"schedule-polcy": "lpm"}, "did you mean --schedule-policy"),
     ({"schedule-policy": "fastest"}, "schedule-policy"),
     ({"max-running-requests": "many"}, "max-running-requests"),

@@ -117,6 +117,7 @@ def engine(kv: float = 1.0, attention: float = 1.0, layer_s: float = 0.0) -> Eng
         base,
         step_s=constant(0.0),
         layer_s=constant(layer_s),
+        prompt_layer_s=constant(0.0),
         sequence_s=constant(0.0),
         request_s=constant(0.0),
         kv_efficiency=constant(kv),

@@ -11,18 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from servegen.solve.problem import EngineOption, Kind, Problem
-from tests.solver.plain import (
-    _narrow,
-    chunks_worth,
-    exists,
-    holds,
-    largest,
-    meets,
-    memory,
-    slot_level,
-    three_digits,
-    tps,
-)
+from tests.solver.plain import largest, meets, slot_level, three_digits
+from tests.solver.plain_memory import chunks_worth, exists, holds, memory, tps
 from tests.solver.plain_replica import EDGES, Replica, Traffic, step, traffic
 
 
@@ -71,11 +61,12 @@ def best_groups(problem: Problem, limits: Sequence[int], chunks: Sequence[int]) 
         for option in engine.weights:
             for kv in engine.kv:
                 choices = [_choices(problem, load, engine, k, option.precision, kv, limits, chunks) for k in problem.pool]
+                narrow = problem.allowed_weights.index(option.precision), problem.allowed_kv.index(kv)
                 for i in range(len(choices)):
                     for j in range(i + 1, len(choices)):
                         for a in choices[i]:
                             for b in choices[j]:
-                                found = _counts(problem, a, b, _narrow(problem, option.precision, kv), load)
+                                found = _counts(problem, a, b, narrow, load)
                                 if found is not None and (best is None or found.key < best.key):
                                     best = found
     return best

@@ -27,14 +27,18 @@ class Traffic:
     new_mean: float
     outputs: list[float]
     output_mean: float
+    output_bins: list[float]
     gaps: float
     held: float
     held_std: float
     arrival_cv2: float
+    waits_freely: bool  # whether more can wait than a replica has slots
+    longest: list[tuple[float, float]]  # the longest output of a batch, by the log of the batch's size
 
 
 def traffic(problem: Problem) -> Traffic:
-    d = problem.demand
+    d, w = problem.demand, problem.workload
+    sizes = [2**i for i in range(11)]
     return Traffic(
         [float(v) for v in d.uncached_edges],
         [float(v) for v in d.total_edges],
@@ -44,10 +48,13 @@ def traffic(problem: Problem) -> Traffic:
         float(d.uncached_mean),
         [float(v) for v in d.osl_edges],
         float(d.osl_mean),
+        [float(v) for v in d.osl_nodes],
         float(d.gaps),
         float(d.held_mean),
         float(d.held_std),
         float(d.arrival_cv2),
+        bool(w.rate_per_s) or (w.saturate and bool(problem.slo.bounds)),
+        [(math.log(b), float(w.osl.mean) if b == 1 else float(w.osl.quantile(b / (b + 1)))) for b in sizes],
     )
 
 
@@ -56,6 +63,7 @@ class Step:
     """One configuration's step, in seconds."""
 
     fixed: float  # launches and all-reduce latency
+    least: float  # of a step with a prompt: the host's time to launch it
     each: float  # host work per sequence
     stream: float  # weights and vocabulary
     multiply: float  # per token
@@ -73,12 +81,62 @@ class Step:
         left, time = new, 0.0
         while left > 0:
             now = min(chunk, left)
-            time += self.fixed + self.gemm(now) + self.wire * now
+            time += self.chunk(now)
             left -= now
         return time + self.attention(new, whole) + self.each
 
+    def chunk(self, tokens: float) -> float:
+        return max(self.device(tokens), self.least)
+
+    def device(self, tokens: float) -> float:
+        return self.fixed + self.gemm(tokens) + self.wire * tokens
+
     def attention(self, new: float, whole: float) -> float:
         return self.pair * (whole * whole - (whole - new) * (whole - new))
+
+
+@dataclass
+class Round(Step):
+    """A step that drafts ``ahead`` tokens and verifies them; ``draft`` is the step of the model that drafts, None for n-grams."""
+
+    ahead: int
+    acceptance: float
+    draft: Step | None
+    launch: float  # the engine's own, within ``fixed`` of both
+
+    def decode(self, n: float, context: float) -> float:
+        wide = n * (self.ahead + 1)
+        read = max(self.read, 2.0 * self.pair * (self.ahead + 1))
+        time = self.fixed + (self.each + read * context) * n + self.wire * wide + self.gemm(wide)
+        d = self.draft
+        if d is None:
+            return time + self.each * n
+        passes = (self.ahead - 1) * d.gemm(n) + d.gemm(wide) + self.ahead * (d.fixed - self.launch + d.read * context * n)
+        return time + self.launch + passes + 2 * self.ahead * d.wire * n
+
+    def chunk(self, tokens: float) -> float:
+        time = super().chunk(tokens)
+        return time if self.draft is None else time + self.draft.chunk(tokens)
+
+    def attention(self, new: float, whole: float) -> float:
+        own = self.pair * (whole * whole - (whole - new) * (whole - new))
+        return own if self.draft is None else own + self.draft.attention(new, whole)
+
+    def yields(self) -> tuple[float, float]:
+        """Mean and mean square of the tokens of a round, by the chance of each number."""
+        chances = [self.acceptance**k * (1 - self.acceptance) for k in range(self.ahead)] + [self.acceptance**self.ahead]
+        return sum(p * (k + 1) for k, p in enumerate(chances)), sum(p * (k + 1) ** 2 for k, p in enumerate(chances))
+
+
+def drafting(problem: Problem, acc: AcceleratorFacts, engine: EngineFacts, weights: str, kv: str, tp: int, ahead: int) -> Step:
+    """The step of a configuration that drafts ``ahead`` tokens."""
+    own = step(problem.model, acc, engine, weights, kv, tp)
+    asked = problem.speculation
+    if asked is None or not ahead:
+        return own
+    draft = step(asked.draft, acc, engine, asked.draft.native_precision, kv, tp) if asked.draft else None
+    plain = [getattr(own, name) for name in ("fixed", "each", "stream", "multiply", "wire", "read", "pair")]
+    return Round(*plain, ahead, asked.acceptance, draft, engine.step_s.value)
 
 
 def _matrix_bytes(model: ModelFacts, precision: str) -> float:
@@ -106,6 +164,7 @@ def step(model: ModelFacts, acc: AcceleratorFacts, engine: EngineFacts, weights:
         wire = 2 * layers * (2 * model.hidden_size * 2.0 * (tp - 1) / tp) / speed
     return Step(
         fixed=engine.step_s.value + layers * engine.layer_s.value + latency,
+        least=layers * engine.prompt_layer_s.value,
         each=engine.sequence_s.value,
         stream=_matrix_bytes(model, weights) / (tp * acc.hbm_bytes_per_s * gemm.ew)
         + vocabulary / (tp * acc.hbm_bytes_per_s * 0.75),
@@ -133,6 +192,7 @@ class Seen:
     stalls: list[float]
     stall_weights: list[float]
     gap_mean: float
+    burst: tuple[float, float, float] | None = None  # tokens of a round, their variance, what the last one has too many
 
     def ttft_over(self, t: float) -> float:
         left = t - self.start
@@ -145,10 +205,24 @@ class Seen:
         plain = _tail((t - self.gap) / max(self.gap_sd, 1e-9))
         longer = 1.0 - _below(self.stalls, self.stall_weights, t - self.gap)
         share = min(1.2 * self.stalled, 1.0)
-        return (1.0 - share) * plain + share * max(longer, plain)
+        over = (1.0 - share) * plain + share * max(longer, plain)
+        return over / self.burst[0] if self.burst else over
 
-    def tpot_over(self, t: float, gaps: float) -> float:
+    def pace_over(self, t: float, load: Traffic) -> float:
+        return self.tpot_over(t, load) if self.burst else self.itl_over(t)
+
+    def tpot_over(self, t: float, load: Traffic) -> float:
+        gaps = load.gaps
         square = sum(w * ((a + b) / 2) ** 2 for w, a, b in zip(self.stall_weights, self.stalls, self.stalls[1:], strict=False))
+        if self.burst:
+            tokens, variance, past = self.burst
+            each = (self.stalled * square + variance * self.gap_mean**2) / tokens
+            total = 0.0
+            for weight, output in zip(WIDTHS, load.output_bins, strict=True):
+                n = max(output - 1.0, 1.0)
+                mean = self.gap_mean * (1 + past / n) / (1 + past / gaps)
+                total += weight * _tail((t - mean) / max(math.sqrt(each / n + (self.gap_sd / tokens) ** 2), 1e-9))
+            return total
         sd = math.sqrt((self.gap_sd**2 + self.stalled * square) / max(gaps, 1.0))
         return _tail((t - self.gap_mean) / max(sd, 1e-9))
 
@@ -163,7 +237,7 @@ class Seen:
             return self.ttft_over(t)
         if metric == "itl":
             return self.itl_over(t)
-        return self.tpot_over(t, load.gaps) if metric == "tpot" else self.e2e_over(t, load.outputs)
+        return self.tpot_over(t, load) if metric == "tpot" else self.e2e_over(t, load.outputs)
 
     def mean(self, metric: str, load: Traffic) -> float:
         if metric == "ttft":
@@ -192,9 +266,15 @@ class Replica:
     load: Traffic
     request: float
     handoff: list[float]
+    bursts: bool = False  # whether the spec lets tokens come in bursts, here or elsewhere
 
     def __post_init__(self) -> None:
         t = self.load
+        mean, square = self.step.yields() if isinstance(self.step, Round) else (1.0, 1.0)
+        past = (square - mean) / (2 * mean)
+        tokens = min(max(mean * t.gaps / (t.gaps + past), 1.0), max(t.gaps, 1.0))
+        self.tokens = tokens
+        self.burst = (tokens, square - mean * mean, past) if self.bursts else None
         alone = [self.step.prefill(n, w, self.chunk) for n, w in zip(t.new_bins, t.whole_bins, strict=True)]
         self.prefill = sum(w * a for w, a in zip(t.bin_weights, alone, strict=True))
         self.cv2 = max(sum(w * a * a for w, a in zip(t.bin_weights, alone, strict=True)) / self.prefill**2 - 1.0, 0.0)
@@ -202,6 +282,7 @@ class Replica:
         for n, w in zip(t.new, t.whole, strict=True):
             self.edges.append(max(self.step.prefill(n, w, self.chunk), self.edges[-1] if self.edges else 0.0))
         bins = zip(t.bin_weights, t.new_bins, t.whole_bins, strict=True)
+        self.pieces = sum(w * max(math.ceil(n / self.chunk), 1.0) for w, n in zip(t.bin_weights, t.new_bins, strict=True))
         self.attention = sum(w * self.step.attention(n, whole) for w, n, whole in bins)
 
     def gain(self, prompts: float) -> float:
@@ -211,32 +292,37 @@ class Replica:
             tokens = k * self.load.new_mean
             chunks = max(tokens / self.chunk, 1.0)
             size = tokens / chunks
-            each = self.step.fixed + self.step.gemm(size) + self.step.wire * size
-            return chunks * each + k * (self.step.each + self.attention)
+            return chunks * self.step.chunk(size) + k * (self.step.each + self.attention)
 
         return min(together(prompts) / (prompts * together(1.0)), 1.0)
 
-    def wait(self, service: float, busy: float) -> float:
+    def wait(self, service: float, busy: float, slots: float) -> float:
         spread = (1 + self.cv2) * (self.load.arrival_cv2 + busy**2 * self.cv2) / (1 + busy**2 * self.cv2)
-        return service * spread / (2.0 * max(1.0 - busy, 1e-9))
+        wait = service * spread / (2.0 * max(1.0 - busy, 1e-9))
+        return wait if self.load.waits_freely else min(wait, slots * service)
 
     def decode(self, n: float) -> float:
-        return self.step.decode(n, self.load.held)
+        return self.step.decode(max(n, 1.0), self.load.held)  # who waits for a token is in the batch
 
     def spread(self, n: float) -> float:
-        return self.decode(n + math.sqrt(n)) - self.decode(n)
+        return self.decode(max(n, 1.0) + math.sqrt(n)) - self.decode(n)
 
     def together(self, rate: float, step_s: float, most: float) -> float:
         arrivals = rate * step_s
         return min(max(arrivals / -math.expm1(-max(arrivals, 1e-12)), 1.0), most)
 
     def at(self, discipline: str, level: float) -> Seen:
-        return {"prefill-first": self._first, "mixed": self._mixed, "prefill": self._prefill, "decode": self._decode}[discipline](
-            level
-        )
+        disciplines = {
+            "prefill-first": self._first,
+            "mixed": self._mixed,
+            "static": self._static,
+            "prefill": self._prefill,
+            "decode": self._decode,
+        }
+        return disciplines[discipline](level)
 
     def _first(self, n: float) -> Seen:
-        step_s, gaps = self.decode(n), self.load.gaps
+        step_s, gaps = self.decode(n), self.load.gaps / self.tokens
         most = max(self.chunk / self.load.new_mean, 1.0)
         gain = prompts = 1.0
         for _ in range(4):
@@ -252,7 +338,7 @@ class Replica:
             start=self.request + step_s,
             start_mean=self.request + step_s / 2 * (1 - busy),
             busy=busy,
-            wait=self.wait(each, busy),
+            wait=self.wait(each, busy, n),
             service=self.edges,
             service_mean=self.prefill,
             gap=step_s,
@@ -260,7 +346,8 @@ class Replica:
             stalled=-math.expm1(-rate * step_s),
             stalls=[e * gain + others for e in self.edges],
             stall_weights=list(WIDTHS),
-            gap_mean=step_s / max(1 - busy, 1e-9),
+            gap_mean=step_s / max(1 - busy, 1e-9) / self.tokens,
+            burst=self.burst,
         )
 
     def _mixed(self, asked: float) -> Seen:
@@ -268,25 +355,37 @@ class Replica:
 
         def longer_step(tokens: float, prompts: float, attention: float) -> float:
             s = self.step
-            base = s.fixed + (s.each + s.read * t.held) * n
-            return base + s.each * prompts + s.gemm(n + tokens) + s.wire * (n + tokens) + attention
+            batch = max(n, 1.0)
+            base = s.fixed + (s.each + s.read * t.held) * batch
+            return base + s.each * prompts + s.gemm(batch + tokens) + s.wire * (batch + tokens) + attention
+
+        def idle() -> float:
+            s, total = self.step, 0.0
+            for w, new, whole in zip(t.bin_weights, t.new_bins, t.whole_bins, strict=True):
+                count = max(math.ceil(new / self.chunk), 1.0)
+                device = s.device(new / count) + (s.each + s.attention(new, whole)) / count
+                total += w * count / self.pieces * max(s.least - device - (s.each + s.read * t.held + s.wire) * n, 0.0)
+            return total
 
         rate, n = 0.0, asked
-        for _ in range(4):
+        waits, every = idle(), self.decode(n)
+        for left in (3, 2, 1, 0):
             room = max(self.chunk - n, 1.0)
-            prompts = self.together(rate, self.decode(n), max(room / t.new_mean, 1.0))
-            steps = max(t.new_mean / room, 1.0 / prompts)
+            prompts = self.together(rate, every, max(room / t.new_mean, 1.0))
+            steps = max(t.new_mean / room, self.pieces / prompts)
             n = min(asked, t.gaps / steps)  # prompts feed no more
             step_s = self.decode(n)
-            longer = longer_step(t.new_mean / steps, 1.0 / steps, self.attention / steps)
+            waits = waits if left else idle()
+            longer = longer_step(t.new_mean / steps, 1.0 / steps, self.attention / steps) + waits
             rate = 1.0 / (steps * (longer - step_s) + t.gaps * step_s / max(n, 1e-12))
-        share = min(steps * n / t.gaps, 1.0)
+            share = min(steps * n / t.gaps, 1.0)
+            every = share * longer + (1 - share) * step_s
         busy = min(rate * steps * longer, 1.0)
         counts, times = [], []
         for new, whole in zip(t.new, t.whole, strict=True):
             count = max(new / room, 1.0)
             counts.append(count)
-            times.append(longer_step(new / count, 1.0 / count, self.step.attention(new, whole) / count))
+            times.append(max(longer_step(new / count, 1.0 / count, self.step.attention(new, whole) / count), self.step.least))
         weights = [w * (a + b) for w, a, b in zip(WIDTHS, counts, counts[1:], strict=False)]
         stalls: list[float] = []
         for time in times:
@@ -296,16 +395,52 @@ class Replica:
             start=self.request + step_s,
             start_mean=self.request + step_s / 2,
             busy=busy,
-            wait=self.wait(steps * longer, busy),
+            wait=self.wait(steps * longer, busy, n),
             service=[c * s for c, s in zip(counts, times, strict=True)],
-            service_mean=max(t.new_mean / room, 1.0) * longer,
+            service_mean=max(t.new_mean / room, self.pieces) * longer,
             gap=step_s,
             gap_sd=self.spread(n),
             stalled=share,
             stalls=stalls,
             stall_weights=[w / sum(weights) for w in weights],
-            gap_mean=share * longer + (1 - share) * step_s,
+            gap_mean=every,
+            burst=self.burst,
         )
+
+    def _static(self, level: float) -> Seen:
+        """A batch runs until its longest member ends; who comes meanwhile waits for the rest of it."""
+        size = max(level, 1.0)
+        step_s = self.decode(level)
+        tokens = size * self.load.new_mean
+        s = self.step
+        prefill = s.chunk(tokens) + size * (s.each + self.attention)
+        batch = prefill + max(self._longest(size) - 1.0, 0.0) * step_s
+        busy = min(level, 1.0)
+        none = [0.0] * len(EDGES)
+        return Seen(
+            rate=level / batch,
+            start=self.request,
+            start_mean=self.request,
+            busy=0.0,
+            wait=0.0,
+            # The rest of a batch is uniform over its length for those who find one running, nothing for the others.
+            service=[prefill + batch * min(max((e - (1.0 - busy)) / max(busy, 1e-12), 0.0), 1.0) for e in EDGES],
+            service_mean=prefill + busy * batch / 2.0,
+            gap=step_s,
+            gap_sd=0.0,
+            stalled=0.0,
+            stalls=none,
+            stall_weights=list(WIDTHS),
+            gap_mean=step_s,
+        )
+
+    def _longest(self, size: float) -> float:
+        """Mean of the longest output of a batch, between the sizes that are tabulated on a line over their logs."""
+        at = math.log(size)
+        for (a, low), (b, high) in itertools.pairwise(self.load.longest):
+            if at <= b:
+                return low + (high - low) * (at - a) / (b - a)
+        return self.load.longest[-1][1]
 
     def _prefill(self, busy: float) -> Seen:
         most = max(self.chunk / self.load.new_mean, 1.0)
@@ -321,7 +456,7 @@ class Replica:
             start=self.request,
             start_mean=self.request,
             busy=busy,
-            wait=self.wait(each, busy),
+            wait=self.wait(each, busy, 64.0),
             service=[a + b for a, b in zip(self.edges, self.handoff, strict=True)],
             service_mean=self.prefill + extra,
             gap=0.0,
@@ -336,7 +471,7 @@ class Replica:
         step_s = self.decode(n)
         none = [0.0] * len(EDGES)
         return Seen(
-            rate=n / (self.load.gaps * step_s),
+            rate=n * self.tokens / (self.load.gaps * step_s),
             start=0.0,
             start_mean=0.0,
             busy=0.0,
@@ -348,5 +483,6 @@ class Replica:
             stalled=0.0,
             stalls=none,
             stall_weights=list(WIDTHS),
-            gap_mean=step_s,
+            gap_mean=step_s / self.tokens,
+            burst=self.burst,
         )

@@ -31,7 +31,17 @@ KINDS = {
     "PodDisruptionBudget": "poddisruptionbudget-policy-v1",
     "HorizontalPodAutoscaler": "horizontalpodautoscaler-autoscaling-v2",
 }
-CUSTOM = {"PodMonitor": "podmonitors_v1.json", "ScaledObject": "scaledobjects_v1alpha1.json"}
+CUSTOM = {
+    "LeaderWorkerSet": "leaderworkersets_v1.json",
+    "PodMonitor": "podmonitors_v1.json",
+    "ScaledObject": "scaledobjects_v1alpha1.json",
+}
+#: Fields of custom resources that hold a type of Kubernetes itself, which their schemas spell out.
+EMBEDDED = {
+    "LeaderWorkerSet.spec.leaderWorkerTemplate.leaderTemplate": "PodTemplateSpec",
+    "LeaderWorkerSet.spec.leaderWorkerTemplate.workerTemplate": "PodTemplateSpec",
+    "LeaderWorkerSet.spec.leaderWorkerTemplate.volumeClaimTemplates": "[PersistentVolumeClaim]",
+}
 QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
 #: Written by the server or by its clients, never by hand: of no use to a check of what was rendered.
 LEFT_OUT = {"status", "managedFields"}
@@ -81,7 +91,8 @@ class Reader:
         required = set(schema.get("required", ()))
         for field, inner in sorted(schema["properties"].items()):
             if field not in LEFT_OUT:
-                fields[field + "!" * (field in required)] = self.name_of(inner, f"{name}.{field}")
+                here = f"{name}.{field}"
+                fields[field + "!" * (field in required)] = EMBEDDED.get(here) or self.name_of(inner, here)
 
 
 def merged(by_release: dict[str, Types]) -> Types:

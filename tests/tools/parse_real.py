@@ -184,10 +184,18 @@ def command(path: Path) -> tuple[dict[str, str], list[str]]:
     return env, []
 
 
+#: What a node of a replica over several says of itself.
+NODE = {"${LEADER_ADDRESS}": "10.0.0.1", "${NODE_RANK}": "0"}
+
+
 def flags_of(words: list[str], program: str) -> list[str]:
-    """The words after the program, without what the shell would expand (`$@`, `${endpoints[@]}`)."""
+    """The words after the program, without what the shell would expand (`$@`, `${endpoints[@]}`); of a group, rank 0's."""
     at = next((i for i, w in enumerate(words) if w.endswith(program)), None)
-    return [] if at is None else [w for w in words[at + 1 :] if "$" not in w]
+    if at is None:
+        return []
+    for name, value in NODE.items():
+        words = [w.replace(name, value) for w in words]
+    return [w for w in words[at + 1 :] if "$" not in w]
 
 
 def check_sglang(words: list[str], env: dict[str, str], validate: bool, config: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from servegen.calibrate.file import BAND_OF
+from servegen.calibrate.rows import Row
 from servegen.calibrate.score import half_width
 from servegen.catalog.accelerators import arithmetic, resolve_accelerator
 
@@ -45,14 +46,12 @@ def write(done: Any) -> None:
             _share(CATALOG / folder / f"{id}.yaml", ".".join(pair), which, value, error, rows, job)
     if job == "serving":
         keep_left_out(done)
-        closed = [p for p in done.left_out if p[0].kind == "closed" and not p[0].id.startswith("summary")]
+        # One or two groups of an engine say how those scatter, not how far another one lies from them: all groups together do.
+        closed = [p for p in done.left_out["group"] if _serving(p[0])]
         for engine in SHARED:
-            own = [p for p in closed if p[0].engine == engine]
-            # One group says how that group scatters, not how far another one lies from it.
-            one_group = len({p[0].group for p in own}) == 1
-            _bands(engine, [p for p in closed if p[0].weight.get("ttft_s", 1.0) == 1.0] if one_group else own, job)
+            _bands(engine, closed, job)
     elif job != "mi300x":
-        _bands(job, done.left_out, job)
+        _bands(job, done.left_out["group"], job)
     if any(name.startswith("accelerator.") for name in fit.values):
         _fixture(fit.values)
 
@@ -156,11 +155,16 @@ def scale() -> None:
                     raise SystemExit(f"{device} {precision} is {old.origin}, not scaled")
 
 
+def _serving(row: Row) -> bool:
+    return row.kind == "closed" and not row.id.startswith("summary")
+
+
 def keep_left_out(done: Any) -> None:
-    """tests/data/left_out.csv: predictions of the serving rows by fits that had not seen their group."""
+    """tests/data/left_out.csv: predictions of the serving rows by fits that had not seen their part of a partition."""
     names = ("tpot_s", "ttft_s", "output_tokens_per_s")
-    lines = [f"id,{','.join(names)}"]
-    for row, predicted in sorted(done.left_out, key=lambda pair: pair[0].id):
-        if row.kind == "closed" and not row.id.startswith("summary"):
-            lines.append(",".join([row.id, *(f"{predicted[n]:.5g}" for n in names)]))
+    lines = [f"left_out,id,{','.join(names)}"]
+    for partition, pairs in done.left_out.items():
+        for row, predicted in sorted(pairs, key=lambda pair: pair[0].id):
+            if _serving(row):
+                lines.append(",".join([partition, row.id, *(f"{predicted[n]:.5g}" for n in names)]))
     (ROOT / "tests" / "data" / "left_out.csv").write_text("\n".join(lines) + "\n", "utf-8")

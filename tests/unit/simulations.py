@@ -21,7 +21,8 @@ def make_model(**changes: Any) -> StepModel:
     zero = {
         name: 0.0
         for name in (
-            "fixed_s", "sequence_s", "decode_s", "wire_s", "weight_s", "expert_s", "expert_idle", "flop_s", "read_s", "pair_s",
+            "fixed_s", "prompt_s",
+            "sequence_s", "decode_s", "wire_s", "weight_s", "expert_s", "expert_idle", "flop_s", "read_s", "pair_s",
             "sequence_bytes",
         )
     }  # fmt: skip
@@ -90,7 +91,7 @@ def plainly(
             grown = max(osl[r] - left[r] for r in running)
             longest = {r: isl[r] + grown for r in places}
         seconds += model.read_s * sum(longest.values())
-        now += seconds
+        now += max(seconds, model.prompt_s) if parts else seconds
         for r in decodes:
             left[r] -= 1
             if not left[r]:

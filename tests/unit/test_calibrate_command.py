@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from servegen.calibrate.rows import Row
+from servegen.calibrate.score import Pair, crossed
 from servegen.catalog.engines import resolve_engine
 from servegen.cli.app import run
 from servegen.errors import SpecError
@@ -129,6 +131,20 @@ def test_a_band_is_wider_where_less_is_known() -> None:
     assert known < band(dense, vllm, h100, "int8")["itl"].high < band(dense, vllm, a10g, "bf16")["itl"].high
     assert known < band(moe, vllm, h100, "fp8")["itl"].high
     assert known < band(dense, megatron, h100, "fp8")["itl"].high
+    assert band(dense, vllm, h100, "fp8", 128)["itl"].high == known < band(dense, vllm, h100, "fp8", 129)["itl"].high
+
+
+def test_nested_coverage_knows_nothing_of_the_group_it_counts() -> None:
+    def rows(model: str, error: float) -> list[Pair]:
+        row = Row("x", "test", "vllm", model, "h100", 10, 10, 1, {"tpot_s": 1.0})
+        return [(row, {"tpot_s": 1.0 + error * i / 100}) for i in range(100)]
+
+    alike = crossed([*rows("a", 0.1), *rows("b", 0.1)], "tpot_s")
+    assert [round(inside / count, 1) for inside, count in alike.values()] == [0.9, 0.9]
+    # a group that scatters twice as much is not saved by its own residuals
+    unlike = crossed([*rows("a", 0.1), *rows("b", 0.2)], "tpot_s")
+    assert unlike["a / h100 / vllm"] == (100, 100)
+    assert unlike["b / h100 / vllm"][0] / 100 == pytest.approx(0.45, abs=0.03)
 
 
 @pytest.mark.slow

@@ -150,7 +150,7 @@ def test_every_constant_of_a_row_has_a_value_and_a_range() -> None:
 
 
 def test_the_whole_run_and_its_file(tmp_path: Path) -> None:
-    truth = {STEP: 0.0021, LAYER: 2.2e-5, EW: 0.65}
+    truth = {STEP: 0.0009, LAYER: 3.5e-5, EW: 0.65}
     rows = from_truth(DECODES, truth)
     found = run.calibrate(rows, list(truth), rounds=3)
     before, after = (score.score(p)[0].mean for p in (found.before, found.after))

@@ -177,7 +177,6 @@ def test_published_runs() -> None:
     spread = {r.shortest for r in good if r.model == "meta-llama/Llama-3.1-70B"}
     fixed = {(r.shortest, r.warm) for r in good if r.model != "meta-llama/Llama-3.1-70B"}
     assert spread == {0.8} and fixed == {(1.0, False)}
-    assert {r.weight.get("ttft_s", 1.0) for r in good if r.engine == "tensorrt-llm" and r.weights == "bf16"} == {0.1}
     why = {r.skip for r in rows if r.skip}
     assert any("87 %" in w for w in why) and any("factor of four" in w for w in why)
 

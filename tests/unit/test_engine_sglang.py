@@ -233,8 +233,8 @@ def test_environment_is_merged() -> None:
 def test_what_cannot_be_rendered() -> None:
     with pytest.raises(UserError, match="no int8 KV cache"):
         launches(make_plan(make_role(kv="int8")))
-    with pytest.raises(NotBuiltError, match="16 accelerators spans nodes of 8"):
-        launches(make_plan(make_role(tp=8, pp=2)))
+    with pytest.raises(NotBuiltError, match="12 accelerators spans nodes of 8"):
+        launches(make_plan(make_role(tp=4, pp=3)))
     with pytest.raises(UserError, match=r"which flags sglang 0\.4\.0 accepts"):
         launches(make_plan(choice_engine_version="0.4.0"))
     with pytest.raises(UserError, match="sglang serve: --quantization does not take 'int8'"):

@@ -69,7 +69,7 @@ def test_the_replay_takes_the_same_steps(asked: tuple[str, Shape], batch: int, c
     model = StepModel.of(low.terms, 0, low.memory.kv_bytes[0].tolist())
     read = (model.read_s * context + sum(w.read_s * min(context, w.tokens) for w in model.windows)) * batch
     assert model.batch_s(batch) + read * model.read_share(batch) == pytest.approx(decode_s(low, batch, context), rel=1e-9)
-    chunk = low.terms.chunk_s(np.array([float(context)])) + low.terms.attention_s(np.array([float(context)]), np.zeros(1))[:, 0]
+    chunk = low.terms.device_s(np.array([float(context)])) + low.terms.attention_s(np.array([float(context)]), np.zeros(1))[:, 0]
     assert model.prompts_s(context, 0, model.attention_s(0, context), 1) == pytest.approx(float(chunk[0]), rel=1e-9)
 
 

@@ -171,24 +171,27 @@ def test_a_users_template_may_add(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "field"),
+    ("name", "old", "new", "field"),
     [
-        ("{{ word | literal | yaml }}", "{{ word | yaml }}", "args is not literal"),
-        ("{{ word | literal | yaml }}", "{{ word | upper | yaml }}", "command is"),
-        ("value: {{ variable.value | literal | yaml }}", "value: {{ variable.value }}", "env"),
-        ("image: {{ o.image | yaml }}", 'image: "other:1"', "image is"),
+        ("_pod.j2", "{{ word | literal | yaml }}", "{{ word | yaml }}", "args is not literal"),
+        ("_pod.j2", "{{ word | literal | yaml }}", "{{ word | upper | yaml }}", "command is"),
+        ("_pod.j2", "value: {{ variable.value | literal | yaml }}", "value: {{ variable.value }}", "env"),
+        ("_pod.j2", "image: {{ p.image | yaml }}", 'image: "other:1"', "image is"),
         (
-            "terminationGracePeriodSeconds: {{ o.grace_s }}",
+            "_pod.j2",
+            "terminationGracePeriodSeconds: {{ p.grace_s }}",
             "terminationGracePeriodSeconds: 1",
             "terminationGracePeriodSeconds is 1",
         ),
-        ("  replicas: {{ o.replicas }}", "  replicas: '{{ o.replicas }}'", "replicas is '2'"),
-        ("spec:\n{% if o.replicas", "---\nspec:\n{% if o.replicas", "documents"),
-        ("strategy:", "strategy: [", "is no YAML"),
+        ("deployment.yaml.j2", "  replicas: {{ o.replicas }}", "  replicas: '{{ o.replicas }}'", "replicas is '2'"),
+        ("deployment.yaml.j2", "spec:\n{% if o.replicas", "---\nspec:\n{% if o.replicas", "documents"),
+        ("deployment.yaml.j2", "strategy:", "strategy: [", "is no YAML"),
     ],
 )
-def test_a_users_template_may_not_change_what_was_planned(tmp_path: Path, old: str, new: str, field: str) -> None:
-    folder = users_template(tmp_path, "deployment.yaml.j2", old, new)
+def test_a_users_template_may_not_change_what_was_planned(
+    tmp_path: Path, name: str, old: str, new: str, field: str
+) -> None:
+    folder = users_template(tmp_path, name, old, new)
     plan = make_plan(deploy_args={"served-model-name": "$(HOME)"}, deploy_env={"N": "1"})
     with pytest.raises(RenderError, match=field) as caught:
         render(plan, folder)

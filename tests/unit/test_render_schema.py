@@ -22,7 +22,11 @@ from tests.unit.plans import make_plan, make_role, make_split_plan
 
 VERSIONS = [f"1.{minor}" for minor in range(29, 38)]
 CRDS = Path(__file__).parents[1] / "fixtures" / "crds"
-CUSTOM = {"PodMonitor": "podmonitors_v1.json", "ScaledObject": "scaledobjects_v1alpha1.json"}
+CUSTOM = {
+    "LeaderWorkerSet": "leaderworkersets_v1.json",
+    "PodMonitor": "podmonitors_v1.json",
+    "ScaledObject": "scaledobjects_v1alpha1.json",
+}
 ALL_ON: dict[str, Any] = {
     "deploy_monitoring": True,
     "deploy_network_policy_from": (
@@ -42,6 +46,10 @@ PLANS: dict[str, Plan] = {
         make_role(tp=1, replicas=3), deploy_cache=CachePlan(host_path="/data"), deploy_hf_token_secret=None
     ),
     "megatron": make_plan(make_role(tp=4), choice_engine="megatron", choice_engine_version="0.19.2"),
+    "two nodes, keda, all on": make_plan(make_role(tp=8, pp=2, replicas=1), deploy_autoscaling="keda", **ALL_ON),
+    "split, two nodes and one, hpa, all on": make_plan(
+        make_role("prefill", tp=16, replicas=1), make_role("decode", tp=8, replicas=1), deploy_autoscaling="hpa", **ALL_ON
+    ),
     "split, hpa, all on": make_split_plan(deploy_autoscaling="hpa", **ALL_ON),
     "uneven split, keda, all on": make_plan(
         make_role("prefill", tp=2), make_role("decode", tp=8), deploy_autoscaling="keda", **ALL_ON
@@ -95,6 +103,7 @@ def test_all_kinds_were_seen() -> None:
     kinds = {body["kind"] for plan in PLANS.values() for body in objects(plan, "1.34")}
     assert kinds == {
         "Deployment",
+        "LeaderWorkerSet",
         "Service",
         "ServiceAccount",
         "PersistentVolumeClaim",

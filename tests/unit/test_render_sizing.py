@@ -117,8 +117,8 @@ def test_a_surge_finds_room_beside_the_fleets_other_members(nodes: int, size: in
         plan = pool_of(make_plan(make_role(tp=size, replicas=count)), nodes, 8)
         shared = replace(plan, pool=(replace(plan.pool[0], others={str(other): others}),))
         ends = placements(nodes, 8, [size] * count + [other] * others)
-        if sizing.surge_fits(shared, shared.role("serve")):
-            assert sizing.surge_fits(plan, plan.role("serve"))
+        if surge_fits(shared, shared.role("serve")):
+            assert surge_fits(plan, plan.role("serve"))
             assert not ends or all(max(free) >= size for free in ends)
 
 

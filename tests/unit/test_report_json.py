@@ -18,9 +18,8 @@ from tests.unit.test_report_text import full_plan
 def test_keys_of_a_plan() -> None:
     found = plan_json(full_plan())
     assert list(found) == [
-        "name", "feasible", "choice", "prediction", "binding", "why", "flips", "cases", "missing", "alternatives", "pareto",
-        "searched", "rejected",
-        "verification",
+        "name", "feasible", "choice", "prediction", "prefixCache", "binding", "why", "flips", "cases", "missing", "alternatives",
+        "pareto", "searched", "rejected", "verification",
     ]  # fmt: skip
     assert set(found["choice"]) == {
         "engine", "topology", "roles", "devices", "costPerHour", "costPerMillionOutputTokens",

@@ -75,6 +75,7 @@ def test_users_turn_at_the_rate_of_the_loop() -> None:
 MODELS = st.builds(
     make_model,
     fixed_s=st.floats(1e-4, 0.02),
+    prompt_s=st.floats(0, 0.05),
     sequence_s=st.floats(0, 1e-4),
     decode_s=st.floats(0, 1e-3),
     weight_s=st.floats(0, 0.02),

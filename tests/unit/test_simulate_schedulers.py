@@ -12,6 +12,7 @@ from servegen.simulate.deployment import Deployment, Handoff, replay
 from servegen.simulate.prefix import PrefixCache
 from servegen.simulate.requests import Closed
 from servegen.simulate.result import binned_quantile
+from servegen.simulate.started import Started, started
 from tests.unit.simulations import make_model, make_pool, one, send
 
 #: A step takes 10 ms, a prompt token 1 ms more.
@@ -42,6 +43,52 @@ def test_whole_prompts_wait_until_they_fit() -> None:
     assert found.ttft_s.tolist() == pytest.approx([0.070, 0.070 + 0.071])
     alone = replay(one(make_pool(MODEL, "whole", chunk=100)), send([0], [250], [1]))
     assert alone.ttft_s.tolist() == pytest.approx([0.260])
+
+
+def test_prompts_wait_for_company_if_they_are_to() -> None:
+    # 0: prefill to 0.070, then decodes of 11 ms. The second prompt comes during the first of them, and waits for 5 more.
+    alone = replay(one(make_pool(MODEL, "whole", chunk=1000, wait_steps=5)), send([0, 0.075], [60, 60], [50, 1]))
+    assert alone.ttft_s[1] == pytest.approx(0.081 + 5 * 0.011 + 0.071 - 0.075)
+    # A third one that comes meanwhile does not make the second wait longer, and goes with it.
+    company = replay(one(make_pool(MODEL, "whole", chunk=1000, wait_steps=5)), send([0, 0.075, 0.1], [60, 60, 60], [50, 1, 1]))
+    assert company.ttft_s[1] == pytest.approx(0.081 + 5 * 0.011 + 0.131 - 0.075)
+    assert company.ttft_s[2] == pytest.approx(company.ttft_s[1] - 0.025)
+    # Nine tenths of a step are company enough, and without decodes there is nothing to wait for.
+    full = replay(one(make_pool(MODEL, "whole", chunk=66, wait_steps=5)), send([0, 0.075], [60, 60], [50, 1]))
+    assert full.ttft_s[1] == pytest.approx(0.081 + 0.071 - 0.075)
+    assert alone.ttft_s[0] == pytest.approx(0.070)
+
+
+def test_a_step_with_a_prompt_takes_what_its_launch_does() -> None:
+    model = dataclasses.replace(MODEL, prompt_s=0.05)
+    for scheduler in ("prefill-first", "mixed", "whole", "static"):
+        found = replay(one(make_pool(model, scheduler)), send([0, 1], [10, 90], [3, 1]))
+        assert found.ttft_s.tolist() == pytest.approx([0.05, 0.1])
+        assert found.e2e_s[0] == pytest.approx(0.05 + 2 * 0.011)
+
+
+@pytest.mark.parametrize(
+    ("engine", "capability", "tp", "users", "isl", "osl", "expected"),
+    [
+        ("vllm", 9.0, 4, 16, 1024, 1024, Started(8192, 16)),
+        ("sglang", 9.0, 4, 16, 1024, 128, Started(8192, 16)),
+        ("sglang", 10.0, 4, 16, 1024, 128, Started(16384, 16)),
+        # InferenceX: batch waiting for 1024/1024 below TP 8
+        ("tensorrt-llm", 10.0, 4, 16, 1024, 1024, Started(2248, 16, 20)),
+        ("tensorrt-llm", 10.0, 8, 16, 1024, 1024, Started(2248, 16)),
+        ("tensorrt-llm", 10.0, 4, 16, 8192, 1024, Started(9416, 16)),
+        # powers of two: one prompt per step, one place fewer than users
+        ("tensorrt-llm", 9.0, 1, 8, 1024, 128, Started(1152, 7)),
+        ("tensorrt-llm", 9.0, 1, 1, 1024, 128, Started(1152, 1)),
+        # anybody else's
+        ("tensorrt-llm", 9.0, 1, 8, 500, 200, Started(8192, 8)),
+        ("tensorrt-llm", 9.0, 1, 8, 20000, 200, Started(20096, 8)),
+    ],
+)
+def test_how_publishers_start_their_engines(
+    engine: str, capability: float, tp: int, users: int, isl: int, osl: int, expected: Started
+) -> None:
+    assert started(engine, capability, 8192, tp, users, isl, osl) == expected
 
 
 def test_a_static_batch_waits_for_its_longest() -> None:

@@ -33,14 +33,14 @@ def test_every_step_costs_the_same_in_both(name: str) -> None:
     for past, tokens in ((0, 1), (0, 3000), (2000, 512)):
         total = np.array([float(past + tokens)])
         assert step.attention_s(past, tokens) == pytest.approx(float(terms.attention_s(total, total - tokens)[0, 0]), rel=1e-9)
-        chunk = step.fixed_s + step.gemm_s(tokens) + step.wire_s * tokens
+        chunk = max(step.fixed_s + step.gemm_s(tokens) + step.wire_s * tokens, step.prompt_s)
         assert chunk == pytest.approx(float(terms.chunk_s(np.array([float(tokens)]))[0]), rel=1e-12)
     for context in (1, 700, 40_000):
         assert step.held_bytes(context) == pytest.approx(float(found.memory.sequence_bytes(float(context))[0]), rel=1e-12)
 
 
 def test_figures_are_plain_floats() -> None:
-    step, counts = scalar(lowered("Llama-3.1-8B")), ("windows", "stages", "groups")
+    step, counts = scalar(lowered("Llama-3.1-8B")), ("windows", "stages", "groups", "drafting")
     assert all(type(getattr(step, name)) is float for name in StepModel.__slots__ if name not in counts)
 
 

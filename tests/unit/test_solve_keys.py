@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from servegen.codec import to_jsonable
 from servegen.errors import InfeasibleError
-from servegen.plan import Plan, to_jsonable
+from servegen.plan import Plan
 from servegen.solve.search import solve
 from servegen.spec.hardware import Fabric, PoolEntry, Storage
-from servegen.spec.schema import Constraints, Model
+from servegen.spec.schema import Constraints, Model, Speculative
 from servegen.spec.traffic import LATENCIES, STATISTICS, LengthSpec, Prefix, Slo, Traffic, Users
 from tests.solver.specs import CHAT, LENGTHS, LLAMA_8B, problem, problem_of, spec_text
 
@@ -38,6 +39,13 @@ def pool(
 
 def lengths(isl: str, osl: str = "{mean: 256, p95: 600}") -> dict[str, str]:
     return {**LAT, "traffic": f"{{rate: 6/s, isl: {isl}, osl: {osl}}}"}
+
+
+QUICK = {**WHOLE, "objective": "latency"}
+
+
+def drafting(more: str, base: dict[str, str] = QUICK, steps: int = 4, acceptance: float = 0.7) -> dict[str, str]:
+    return {**base, "more_model": f", speculative: {{{more}, steps: {steps}, acceptance: {acceptance}}}"}
 
 
 #: By key: two specs that differ in it. Their choice or prediction must differ.
@@ -99,6 +107,20 @@ DECIDES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "model.name": (LAT, {**LAT, "model": LLAMA_8B}),
     "model.contextLength": (LAT, {**LAT, "more_model": ", contextLength: 100000"}),
     "model.checkpoints": (LAT, {**LAT, "more_model": ", checkpoints: {bf16: own/copy}"}),
+    "model.speculative": (QUICK, drafting("method: eagle3, draft: own/head", QUICK)),
+    "model.speculative.method": (drafting("method: eagle, draft: own/head"), drafting("method: eagle3, draft: own/head")),
+    "model.speculative.draft": (
+        drafting("method: standalone, draft: Llama-3.2-1B"),
+        drafting("method: standalone, draft: Llama-3.2-3B"),
+    ),
+    "model.speculative.steps": (
+        drafting("method: eagle3, draft: own/head"),
+        drafting("method: eagle3, draft: own/head", steps=1),
+    ),
+    "model.speculative.acceptance": (
+        drafting("method: eagle3, draft: own/head"),
+        drafting("method: eagle3, draft: own/head", acceptance=0.4),
+    ),
     "slo.attainment": ({**WHOLE, "slo": "{ttft: {p50: 300ms}}"}, {**WHOLE, "slo": "{ttft: {p50: 300ms}, attainment: 0.97}"}),
 }
 
@@ -202,13 +224,15 @@ def test_no_key_is_forgotten() -> None:
     for one in ("isl", "osl"):
         assert {k[2] for k in walked if k[:2] == ("traffic", one) and len(k) > 2} == names(LengthSpec)
     assert {k[1] for k in walked if k[0] == "slo"} == names(Slo)
-    # Refused unless they are 1, until they are built.
+    # Their examples are in test_every_key.py.
     assert {k[1] for k in walked if k[0] == "constraints"} | {"pp", "ep", "dp"} == names(Constraints)
     recorded = {k.split(".")[0] for k in RECORDED}
     assert {k[1] for k in walked if k[0] == "pool"} | recorded == names(PoolEntry)
     assert {"bandwidth", "rdma", "resource"} == names(Fabric) and {"bandwidth"} == names(Storage)
-    refused_or_tested = {"config", "architecture", "speculative", "trustRemoteCode"}
-    assert {k[1] for k in walked if k[0] == "model"} | refused_or_tested == names(Model)
+    tested = {"config", "architecture", "trustRemoteCode"}
+    told = {k[2] for k in walked if k[:2] == ("model", "speculative") and len(k) > 2}
+    assert told | {"draftConfig"} == names(Speculative)  # a file: test_solve_drafting.py
+    assert {k[1] for k in walked if k[0] == "model"} | tested == names(Model)
 
 
 # ---- every objective, engine, topology and load has a plan ----------------------------------------
@@ -250,16 +274,21 @@ def test_an_engine_that_cannot_split_says_so() -> None:
     assert caught.value.bound == "split"
 
 
-def test_a_closed_loop_without_bounds_fits_any_split() -> None:
-    """Users of a closed loop wait for their answers: without a bound on the wait any two servers carry them."""
-    solved(
-        {
-            "model": LLAMA_8B,
-            "traffic": f"{{concurrency: 3000, {LENGTHS}}}",
-            "constraints": "{topology: disaggregated}",
-            "pool": pool(nodes=1, per_node=4),
-        }
-    )
+@pytest.mark.parametrize("load", ["concurrency: %d", "users: {active: %d, thinkTime: 2s}"])
+def test_a_split_without_bounds_still_has_to_carry_its_closed_loop(load: str) -> None:
+    """What the pool carries is said in users; a pool that holds so many has a plan, and predicts no more than it sustains."""
+    stated = {
+        "model": LLAMA_8B,
+        "constraints": "{topology: disaggregated}",
+        "pool": pool(nodes=1, per_node=4),
+    }
+    with pytest.raises(InfeasibleError) as caught:
+        solved(stated | {"traffic": f"{{{load % 3000}, {LENGTHS}}}"})
+    assert caught.value.bound == "pool"
+    most = float(str(caught.value.best).split()[0])
+    assert 10 < most < 3000
+    plan = solved(stated | {"traffic": f"{{{load % most}, {LENGTHS}}}"})
+    assert plan.prediction.output_tokens_per_second / 256 <= plan.prediction.sustained_rate * (1 + 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -327,8 +356,11 @@ def test_a_slow_fabric_limits_what_a_split_carries() -> None:
     assert slow.prediction.load_rate * moved_per_request <= links
 
 
-def test_tensor_parallelism_does_not_span_nodes_at_nvlink_speed() -> None:
-    stated = {"constraints": "{engines: [vllm], tp: [8]}", "pool": "[{accelerator: h100, nodes: 2, perNode: 4}]"}
+@pytest.mark.parametrize("accelerator", ["h100", "l40s", "a100-pcie-80gb"])
+def test_tensor_parallelism_does_not_span_nodes_at_the_speed_of_one(accelerator: str) -> None:
+    pool = f"[{{accelerator: {accelerator}, nodes: 2, perNode: 2}}]"
+    constraints = "{engines: [vllm], topology: aggregated, tp: [4]}"
+    stated = {"model": LLAMA_8B, "traffic": f"{{rate: 0.1/s, {LENGTHS}}}", "constraints": constraints, "pool": pool}
     with pytest.raises(InfeasibleError):
         solved(stated)
 

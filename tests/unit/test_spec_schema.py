@@ -108,6 +108,7 @@ def test_every_default(minimal: LoadedSpec) -> None:
                 "kubernetesVersion": "1.34",
                 "autoscaling": "none",
                 "monitoring": False,
+                "multiNode": "leaderworkerset",
                 "gateway": "none",
             },
         },

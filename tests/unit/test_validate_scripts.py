@@ -13,7 +13,7 @@ import jinja2
 import pytest
 
 from servegen.engines import sglang_router
-from servegen.engines.launch import Launch
+from servegen.engines.launch import Launch, Place
 from servegen.engines.registry import get_engine, script_template
 from servegen.plan import CachePlan, Plan
 from servegen.validate.scripts import check_script, check_values, parse_script, to_args
@@ -28,6 +28,10 @@ PLANS = {
     "split": make_split_plan(traffic_prefix_hit=0.3),
     "hostile": make_plan(
         model_served_name=HOSTILE, deploy_env={"LABEL": HOSTILE}, deploy_cache=CachePlan(host_path="/data/it's here")
+    ),
+    "two nodes": make_plan(make_role(tp=8, pp=2)),
+    "hostile on two nodes": make_plan(
+        make_role(tp=16), model_served_name='${NODE_RANK} "${LEADER_ADDRESS}:20000"', deploy_env={"LABEL": HOSTILE}
     ),
     "megatron": make_plan(choice_engine="megatron", choice_engine_version="0.19.2"),
 }
@@ -70,6 +74,7 @@ def test_a_shell_starts_exactly_the_planned_command(plan: Plan, launch: Launch, 
     env = {
         "PATH": f"{recorder.parent}:{os.defpath}", "RECORD": str(tmp_path / "words"), "HOME": str(tmp_path),
         "PREFILL_URLS": "http://a:30000 http://b:30000", "DECODE_URLS": "http://c:30000",
+        "LEADER_ADDRESS": "a b.example", "NODE_RANK": "1",
     }  # fmt: skip
     subprocess.run(["bash", str(script), "--log-level", "two words"], env=env, check=True)
     words = (tmp_path / "words").read_text().split("\0")[:-1]
@@ -79,7 +84,7 @@ def test_a_shell_starts_exactly_the_planned_command(plan: Plan, launch: Launch, 
             "8998", "--decode", "http://c:30000",
         ]  # fmt: skip
     else:
-        planned = [*launch.argv()]
+        planned = [*launch.at(Place("a b.example", "1")).argv()]
     assert words == [*planned, "--log-level", "two words"]
     seen = dict(w.split("=", 1) for w in (tmp_path / "words.env").read_text().split("\0")[:-1])
     assert launch.env.items() <= seen.items()
@@ -108,6 +113,73 @@ def test_shellcheck(plan: Plan, launch: Launch, tmp_path: Path) -> None:
         [binary, "--norc", "--exclude=SC2016", str(script)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("node", "says"),
+    [
+        ({}, "usage: LEADER_ADDRESS=host NODE_RANK=0..1 "),
+        ({"LEADER_ADDRESS": "a"}, "usage: "),
+        ({"NODE_RANK": "0"}, "usage: "),
+        ({"LEADER_ADDRESS": "", "NODE_RANK": "0"}, "usage: "),
+        ({"LEADER_ADDRESS": "a", "NODE_RANK": "2"}, "NODE_RANK is '2', the replica has ranks 0 to 1"),
+        ({"LEADER_ADDRESS": "a", "NODE_RANK": "-1"}, "NODE_RANK is '-1'"),
+        ({"LEADER_ADDRESS": "a", "NODE_RANK": "08"}, "NODE_RANK is '08'"),
+        ({"LEADER_ADDRESS": "a", "NODE_RANK": "18446744073709551616"}, "NODE_RANK is '18446744073709551616'"),
+        ({"LEADER_ADDRESS": "a", "NODE_RANK": "x[$(touch y)]"}, "NODE_RANK is 'x["),
+    ],
+)
+def test_a_node_that_does_not_say_which_it_is_starts_nothing(tmp_path: Path, node: dict[str, str], says: str) -> None:
+    plan, launch = CASES["two nodes-serve"]
+    recorder = tmp_path / "bin" / "python3"
+    recorder.parent.mkdir()
+    recorder.write_text('#!/bin/bash\ntouch "$RECORD"\n')
+    recorder.chmod(0o755)
+    script = tmp_path / "serve.sh"
+    script.write_text(render(plan, launch))
+    env = {"PATH": f"{recorder.parent}:{os.defpath}", "RECORD": str(tmp_path / "started"), **node}
+    done = subprocess.run(["bash", str(script)], env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and says in done.stderr and done.stdout == ""
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bin", "serve.sh"]
+
+
+GROUP_PLAN, GROUP = CASES["two nodes-serve"]
+GROUP_SCRIPT = render(GROUP_PLAN, GROUP)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('"${NODE_RANK}" \\', "'${NODE_RANK}' \\", "must be expanded by the shell"),
+        ('"${NODE_RANK}" \\', "0 \\", "planned: ${NODE_RANK}"),
+        ('"${LEADER_ADDRESS}:20000"', '"${LEADER_ADDRESS}:20001"', "planned: ${LEADER_ADDRESS}:20000"),
+        ('"${LEADER_ADDRESS}:20000"', '"${MASTER_ADDR}:20000"', "planned: ${LEADER_ADDRESS}:20000"),
+        ('"${LEADER_ADDRESS}:20000"', "localhost:20000", "planned: ${LEADER_ADDRESS}:20000"),
+        ("--nnodes 2", "--nnodes 3", "a divisor of --tp-size x --pp-size"),
+        ("--nnodes 2", '--nnodes "${NODES}"', "planned: 2"),
+        ("--tp-size 8", "--tp-size $TP", "planned: 8"),
+        ("--node-rank", "--node-ranks", "--node-ranks"),
+        ("  --port 30000 \\\n", "", "planned: --port"),
+    ],
+)
+def test_only_what_a_node_knows_is_left_to_the_shell(old: str, new: str, says: str) -> None:
+    assert check_script("launch/serve.sh", GROUP_SCRIPT, GROUP, GROUP_PLAN) == []
+    assert old in GROUP_SCRIPT
+    found = check_script("launch/serve.sh", GROUP_SCRIPT.replace(old, new), GROUP, GROUP_PLAN)
+    assert found and any(says in d.message for d in found), found
+
+
+@pytest.mark.parametrize("word", ['"$(id)"', "`id`", '"${HOME}"', "*", "~", "a;b", "$PATH"])
+def test_a_word_that_a_shell_reads_more_into_is_no_literal_one(word: str) -> None:
+    """The template must quote what a spec says: here its value is written as it stands."""
+    value = word.strip('"')
+    plan = make_plan(model_served_name=value)
+    (launch,) = get_engine("sglang").launches(plan)
+    text = render(plan, launch)
+    assert check_script("s.sh", text, launch, plan) == []
+    broken = text.replace(f"--served-model-name {shlex.quote(value)}", f"--served-model-name {word}")
+    assert broken != text
+    assert {d.code for d in check_script("s.sh", broken, launch, plan)} == {"script-words"}
 
 
 PLAN, SERVE = CASES["aggregated-serve"]

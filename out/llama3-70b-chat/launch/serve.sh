@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-70b-chat, plan ac966bf57c3d6e65. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-70b-chat, plan f86d948ad8287c2a. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-70b-chat on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -16,10 +16,10 @@ exec python3 -m sglang.launch_server \
   --kv-cache-dtype bfloat16 \
   --context-length 13312 \
   --mem-fraction-static 0.686 \
-  --max-running-requests 32 \
+  --max-running-requests 31 \
   --chunked-prefill-size 16384 \
   --max-prefill-tokens 16384 \
-  --cuda-graph-max-bs-decode 32 \
+  --cuda-graph-max-bs-decode 31 \
   --schedule-policy fcfs \
   --enable-metrics \
   "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-70b-split, plan 5282839f3b314ba3. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-70b-split, plan 552e9cf21e2e4407. Change the spec: an edit here is lost with the next build.
 # Starts the decode server of llama3-70b-split on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -17,8 +17,8 @@ exec python3 -m sglang.launch_server \
   --kv-cache-dtype bfloat16 \
   --context-length 27648 \
   --mem-fraction-static 0.823 \
-  --max-running-requests 43 \
-  --cuda-graph-max-bs-decode 43 \
+  --max-running-requests 40 \
+  --cuda-graph-max-bs-decode 40 \
   --schedule-policy fcfs \
   --disaggregation-mode decode \
   --disaggregation-transfer-backend nixl \

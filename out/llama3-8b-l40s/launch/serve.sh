@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-8b-l40s, plan 420260ffed0e11de. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-8b-l40s, plan 1e88044f54aff543. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-8b-l40s on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -15,12 +15,12 @@ exec python3 -m sglang.launch_server \
   --quantization fp8 \
   --kv-cache-dtype bfloat16 \
   --context-length 9216 \
-  --mem-fraction-static 0.848 \
-  --max-running-requests 41 \
-  --chunked-prefill-size 4096 \
-  --max-prefill-tokens 4096 \
+  --mem-fraction-static 0.713 \
+  --max-running-requests 40 \
+  --chunked-prefill-size 8192 \
+  --max-prefill-tokens 8192 \
   --enable-mixed-chunk \
-  --cuda-graph-max-bs-decode 41 \
+  --cuda-graph-max-bs-decode 40 \
   --schedule-policy lpm \
   --enable-metrics \
   "$@"

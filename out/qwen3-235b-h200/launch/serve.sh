@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for qwen3-235b-h200, plan 184ff97546755148. Change the spec: an edit here is lost with the next build.
+# Written by servegen for qwen3-235b-h200, plan 07ce3d2c7aac1bfb. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of qwen3-235b-h200 on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -15,11 +15,10 @@ exec python3 -m sglang.launch_server \
   --kv-cache-dtype bfloat16 \
   --context-length 19456 \
   --mem-fraction-static 0.928 \
-  --max-running-requests 90 \
-  --chunked-prefill-size 2048 \
-  --max-prefill-tokens 2048 \
-  --enable-mixed-chunk \
-  --cuda-graph-max-bs-decode 90 \
+  --max-running-requests 51 \
+  --chunked-prefill-size 4096 \
+  --max-prefill-tokens 4096 \
+  --cuda-graph-max-bs-decode 51 \
   --schedule-policy fcfs \
   --enable-metrics \
   "$@"

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Written by servegen for deepseek-v3-h200, plan 0a85dfe0bef8dcc1. Change the spec: an edit here is lost with the next build.
+# Starts the prefill server of deepseek-v3-h200 on port 30000 of this machine; further flags may be appended.
+set -euo pipefail
+
+export SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION=0
+
+exec python3 -m sglang.launch_server \
+  --model-path deepseek-ai/DeepSeek-V3 \
+  --served-model-name deepseek-ai/DeepSeek-V3 \
+  --host 0.0.0.0 \
+  --port 30000 \
+  --tp-size 8 \
+  --dtype auto \
+  --kv-cache-dtype bfloat16 \
+  --context-length 52224 \
+  --mem-fraction-static 0.787 \
+  --max-running-requests 64 \
+  --chunked-prefill-size 16384 \
+  --max-prefill-tokens 16384 \
+  --schedule-policy fcfs \
+  --disaggregation-mode prefill \
+  --disaggregation-transfer-backend nixl \
+  --disaggregation-bootstrap-port 8998 \
+  --enable-metrics \
+  "$@"

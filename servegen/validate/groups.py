@@ -1,0 +1,63 @@
+"""Checks of replicas over several nodes: the group of pods that one LeaderWorkerSet makes for each."""
+
+from __future__ import annotations
+
+from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
+
+_GROUP = "spec.leaderWorkerTemplate"
+#: What the controller tells every container (sigs.k8s.io/lws, api v1); it takes precedence over what a template says.
+_VARIABLES = {"LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX"}
+
+
+def check_groups(scene: Scene) -> None:
+    """Every LeaderWorkerSet: its size against the plan, and that leader and workers start, end and restart together."""
+    for leader in scene.runners:
+        if leader.kind != "LeaderWorkerSet":
+            continue
+        worker = next(m for m in scene.pods if m.path == leader.path and m.body is leader.body and m.is_worker)
+        _check_size(scene, leader)
+        _check_policies(scene, leader)
+        _check_members(scene, leader, worker)
+        for m in (leader, worker):
+            _check_variables(scene, m)
+
+
+def _check_size(scene: Scene, m: Manifest) -> None:
+    size, role = m.get(f"{_GROUP}.size"), scene.role(m)
+    if role is None:
+        return
+    nodes, world = scene.plan.nodes(role), role.tp * role.pp
+    each = scene.plan.pool[role.pool].per_node
+    if size != nodes:
+        problem = f"is {size!r}: {nodes} pods of {each} accelerators are the tp x pp = {world} of a replica"
+        scene.add("devices", m, f"{_GROUP}.size", problem, "constraints.tp")
+
+
+def _check_policies(scene: Scene, m: Manifest) -> None:
+    key = "deploy.overrides.patches"
+    restart, start = m.get(f"{_GROUP}.restartPolicy"), m.get("spec.startupPolicy")
+    if restart not in (None, "RecreateGroupOnPodRestart"):
+        problem = f"is {restart!r}: a process that starts anew cannot join collectives that are under way"
+        scene.add("group", m, f"{_GROUP}.restartPolicy", problem, key)
+    if start not in (None, "LeaderCreated"):
+        problem = f"is {start!r}: the leader is ready when its workers have joined, and they would wait for it"
+        scene.add("group", m, "spec.startupPolicy", problem, key)
+
+
+def _check_members(scene: Scene, leader: Manifest, worker: Manifest) -> None:
+    if leader.pod_labels == worker.pod_labels:
+        path = f"{worker.template}.metadata.labels"
+        scene.add("selector", worker, path, "are the leader's: nothing could select leaders alone", "metadata.name")
+    if scene.launch(leader) is not scene.launch(worker):
+        path = f"{worker.template}.metadata.labels"
+        scene.add("group", worker, path, "name another component than the leader's", "metadata.name")
+    drain, grace = (m.pod.get("terminationGracePeriodSeconds") for m in (leader, worker))
+    if isinstance(drain, int) and (not isinstance(grace, int) or grace < drain):
+        problem = f"is {grace!r}, the leader drains for up to {drain} s and needs its workers for that"
+        scene.add("grace", worker, f"{worker.pod_path}.terminationGracePeriodSeconds", problem, "traffic.osl")
+
+
+def _check_variables(scene: Scene, m: Manifest) -> None:
+    names = {str(mapping(e).get("name")) for c in m.containers for e in sequence(dig(c, "env"))}
+    for name in sorted(names & _VARIABLES):
+        scene.add("env", m, f"{m.pod_path}.containers[].env", f"{name} is the controller's to set", "deploy.overrides.env")

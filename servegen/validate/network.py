@@ -1,0 +1,163 @@
+"""Checks of network policies: what they let in and out, and that the pods of one deployment still reach each other."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from typing import Any
+
+from servegen.validate.objects import Manifest, Scene, admits, dig, mapping, sequence
+from servegen.validate.syntax import is_port, is_port_name
+
+_KEY = "deploy.networkPolicy"
+_DNS = 53
+
+
+def check_network(scene: Scene) -> None:
+    """Every NetworkPolicy by itself, the router's way to its servers, and between the pods of one replica."""
+    for m in scene.of_kind("NetworkPolicy"):
+        _check_policy(scene, m)
+        _check_peers(scene, m)
+    _check_way(scene)
+    _check_group(scene)
+
+
+def selected(scene: Scene, selector: Any) -> list[Manifest]:
+    """The pods that a label selector selects."""
+    return [d for d in scene.pods if admits(selector, d.pod_labels)]
+
+
+def _rules(m: Manifest, field: str) -> list[Mapping[str, Any]]:
+    return [mapping(rule) for rule in sequence(m.get(f"spec.{field}"))]
+
+
+def _check_policy(scene: Scene, m: Manifest) -> None:
+    pods = selected(scene, m.get("spec.podSelector"))
+    if not pods:
+        scene.add("reference", m, "spec.podSelector.matchLabels", "selects no pods of this bundle", "metadata.name")
+    types = [str(t) for t in sequence(m.get("spec.policyTypes"))]
+    for field in ("ingress", "egress"):
+        if m.get(f"spec.{field}") is not None and field.capitalize() not in types:
+            problem = f"{field.capitalize()} is left out, so that the rules of spec.{field} mean nothing"
+            scene.add("network", m, "spec.policyTypes", problem, _KEY)
+        for rule in _rules(m, field):
+            for port in (mapping(p) for p in sequence(rule.get("ports"))):
+                _check_port(scene, m, field, port, pods)
+    if "Egress" in types and not any(_opens(rule, _DNS, set()) for rule in _rules(m, "egress")):
+        scene.add("network", m, "spec.egress", "port 53 is closed: the pods resolve no name", _KEY)
+
+
+def _check_port(scene: Scene, m: Manifest, field: str, port: Mapping[str, Any], pods: list[Manifest]) -> None:
+    number, end = port.get("port"), port.get("endPort")
+    path = f"spec.{field}.ports"
+    if not is_port(number) and not (isinstance(number, str) and is_port_name(number)):
+        scene.add("port", m, path, f"{number!r} is no port", _KEY)
+        return
+    if end is not None and not (is_port(number) and is_port(end) and end >= number):
+        scene.add("port", m, path, f"the range {number} to {end} is none", _KEY)
+    for pod in pods if field == "ingress" and end is None else ():
+        if not pod.is_worker and number not in [p.get(k) for p in pod.ports for k in ("containerPort", "name")]:
+            scene.add("port", m, path, f"{number} is no port of {pod.name}", _KEY)
+
+
+def _check_peers(scene: Scene, m: Manifest) -> None:
+    planned = [dict(peer) for peer in scene.plan.deploy.network_policy_from or ()]
+    path = "spec.ingress.from"
+    for rule in _rules(m, "ingress"):
+        peers = sequence(rule.get("from"))
+        if not peers:
+            scene.add("network", m, path, "an empty list lets everybody in", f"{_KEY}.from")
+        elif not sequence(rule.get("ports")) and any(peer in planned for peer in peers):
+            scene.add("network", m, "spec.ingress.ports", "no port is named, so the spec's peers reach all of them", _KEY)
+        for peer in peers:
+            if peer not in planned and _anybody(mapping(peer)):
+                scene.add("network", m, path, f"{peer} lets everybody in, which the spec does not", f"{_KEY}.from")
+    for field, side in (("ingress", "from"), ("egress", "to")):
+        for block in (mapping(mapping(p).get("ipBlock")) for rule in _rules(m, field) for p in sequence(rule.get(side))):
+            for cidr in [block[k] for k in ("cidr",) if k in block] + sequence(block.get("except")):
+                if not _is_cidr(cidr):
+                    scene.add("network", m, f"spec.{field}.{side}.ipBlock", f"{cidr!r} is no CIDR", f"{_KEY}.from")
+    entry = next((x for x in scene.launches if x.role is None), scene.launches[0])
+    doors = [d for d in selected(scene, m.get("spec.podSelector")) if scene.launch(d) is entry]
+    if planned and doors and not any(
+        all(peer in sequence(rule.get("from")) for peer in planned) and _opens(rule, entry.port, {"http"})
+        for rule in _rules(m, "ingress")
+    ):
+        scene.add("network", m, path, f"the spec's peers do not reach port {entry.port}", f"{_KEY}.from")
+
+
+def _anybody(peer: Mapping[str, Any]) -> bool:
+    block = dig(peer, "ipBlock.cidr")
+    if block is not None:
+        return str(block).endswith("/0")
+    everywhere = "namespaceSelector" in peer and not mapping(peer["namespaceSelector"])
+    return everywhere and not mapping(peer.get("podSelector"))
+
+
+def _is_cidr(text: Any) -> bool:
+    try:
+        ipaddress.ip_network(text if isinstance(text, str) else "", strict=False)
+    except ValueError:
+        return False
+    return True
+
+
+def _opens(rule: Mapping[str, Any], number: int, names: set[str]) -> bool:
+    """Whether a rule lets a port through; one without ports lets all through."""
+    ports = [mapping(p) for p in sequence(rule.get("ports"))]
+    return not ports or any(
+        p.get("port") in (None, number, *names) or (is_port(p.get("port")) and p["port"] <= number <= (p.get("endPort") or 0))
+        for p in ports
+    )
+
+
+def _check_way(scene: Scene) -> None:
+    """A router that is not let out, or servers that do not let it in, serve nobody."""
+    router = next((d for d in scene.runners if (x := scene.launch(d)) is not None and x.role is None), None)
+    if router is None:
+        return
+    for server in scene.runners:
+        launch = scene.launch(server)
+        if launch is None or launch.role is None:
+            continue
+        names = {str(p.get("name")) for p in server.ports if p.get("containerPort") == launch.port}
+        for field, here, there in (("ingress", server, router), ("egress", router, server)):
+            if (shut := _shut(scene, field, here, there, launch.port, names)) is not None:
+                way = f"{router.name} may not reach port {launch.port} of {server.name}"
+                scene.add("network", shut, f"spec.{field}", way, _KEY)
+
+
+def _check_group(scene: Scene) -> None:
+    """The processes of a replica over several nodes meet at one port, and then talk over ports that they choose."""
+    pods = [m for m in scene.pods if m.kind == "LeaderWorkerSet"]
+    for here, there in ((a, b) for a in pods for b in pods if a.path == b.path):
+        for field in ("ingress", "egress"):
+            if (shut := _shut(scene, field, here, there, None, set())) is not None:
+                way = f"the pods of a replica of {here.name} may not reach each other on every port"
+                scene.add("network", shut, f"spec.{field}", way, _KEY)
+                return
+
+
+def _shut(
+    scene: Scene, field: str, here: Manifest, there: Manifest, port: int | None, names: set[str]
+) -> Manifest | None:
+    """The policy of the pod ``here`` that keeps it from ``there``, None if none does; ``port`` None means every one."""
+    policies = [
+        m
+        for m in scene.of_kind("NetworkPolicy")
+        if admits(m.get("spec.podSelector"), here.pod_labels)
+        and field.capitalize() in sequence(m.get("spec.policyTypes"))
+    ]
+    side = "from" if field == "ingress" else "to"
+    for rule in (rule for m in policies for rule in _rules(m, field)):
+        through = not sequence(rule.get("ports")) if port is None else _opens(rule, port, names)
+        if through and _reaches(sequence(rule.get(side)), there):
+            return None
+    return policies[0] if policies else None
+
+
+def _reaches(peers: list[Any], pod: Manifest) -> bool:
+    """Whether one of the peers is ``pod``, in the policy's own namespace; no peers at all are everybody."""
+    return not peers or any(
+        "ipBlock" not in mapping(p) and admits(mapping(p).get("podSelector", {}), pod.pod_labels) for p in peers
+    )

@@ -1,0 +1,96 @@
+"""Checks of where a pod goes and under what terms: nodes, tolerations, classes, pull secrets, the model's token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from servegen.validate.objects import Manifest, Scene, admits, dig, mapping, sequence
+from servegen.validate.syntax import image_problem, quantity
+
+
+def check_placement(scene: Scene) -> None:
+    """Every pod against the pool and the terms that the spec states."""
+    for m in scene.pods:
+        _check_scheduling(scene, m)
+        if scene.launch(m) is not None:
+            _check_terms(scene, m)
+        if scene.role(m) is not None:
+            _check_pool(scene, m)
+
+
+def _check_scheduling(scene: Scene, m: Manifest) -> None:
+    """What the API server refuses, and what goes past the scheduler."""
+    key = "deploy.overrides.patches"
+    if m.pod.get("restartPolicy") not in (None, "Always"):
+        problem = f"is {m.pod['restartPolicy']!r}, a pod of a {m.kind} restarts Always"
+        scene.add("schema", m, f"{m.pod_path}.restartPolicy", problem, key)
+    if m.pod.get("dnsPolicy") == "None" and not sequence(dig(m.pod, "dnsConfig.nameservers")):
+        scene.add("schema", m, f"{m.pod_path}.dnsPolicy", "None needs dnsConfig.nameservers", key)
+    if m.pod.get("nodeName"):
+        scene.add("placement", m, f"{m.pod_path}.nodeName", "puts every pod on one node, past the scheduler", key)
+    for toleration in (mapping(t) for t in sequence(m.pod.get("tolerations"))):
+        if toleration.get("operator") == "Exists" and toleration.get("value"):
+            problem = f"{toleration.get('key')}: Exists takes no value"
+            scene.add("placement", m, f"{m.pod_path}.tolerations", problem, "hardware.pool[].tolerations")
+    for spread in (mapping(s) for s in sequence(m.pod.get("topologySpreadConstraints"))):
+        if "labelSelector" in spread and not admits(spread["labelSelector"], m.pod_labels):
+            problem = "selects none of the pods that it should spread"
+            scene.add("selector", m, f"{m.pod_path}.topologySpreadConstraints", problem, "metadata.name")
+
+
+def _check_terms(scene: Scene, m: Manifest) -> None:
+    deploy = scene.plan.deploy
+    stated = {"priorityClassName": (deploy.priority_class, "deploy.priorityClass")}
+    if scene.role(m) is not None:
+        stated["runtimeClassName"] = (deploy.runtime_class, "deploy.runtimeClass")
+    for field, (wanted, key) in stated.items():
+        if wanted and m.pod.get(field) != wanted:
+            scene.add("placement", m, f"{m.pod_path}.{field}", f"is {m.pod.get(field)!r}, the spec says {wanted!r}", key)
+    if not deploy.priority_class and str(m.pod.get("priorityClassName", "")).startswith("system-"):
+        problem = f"{m.pod['priorityClassName']} is for what a node cannot do without"
+        scene.add("security", m, f"{m.pod_path}.priorityClassName", problem, "deploy.priorityClass")
+    account = next((a for a in scene.of_kind("ServiceAccount") if a.name == m.pod.get("serviceAccountName")), None)
+    secrets = [*sequence(m.pod.get("imagePullSecrets")), *sequence(account.get("imagePullSecrets") if account else None)]
+    for name in sorted(set(deploy.image_pull_secrets) - {str(mapping(s).get("name")) for s in secrets}):
+        scene.add("reference", m, f"{m.pod_path}.imagePullSecrets", f"leaves out {name!r}", "deploy.imagePullSecrets")
+    image = m.containers[0].get("image") if m.containers else deploy.image
+    if image != deploy.image and not image_problem(image):
+        problem = f"is {image!r}, the plan's is {deploy.image!r}"
+        scene.add("image", m, f"{m.pod_path}.containers[0].image", problem, "deploy.image")
+
+
+def _check_pool(scene: Scene, m: Manifest) -> None:
+    role = scene.role(m)
+    assert role is not None  # the caller asked
+    pool = scene.plan.pool[role.pool]
+    selector = mapping(m.pod.get("nodeSelector"))
+    for name, value in pool.node_selector.items():
+        if selector.get(name) != value:
+            problem = f"{name} is {selector.get(name)!r}, the nodes that were planned for have {value!r}"
+            scene.add("placement", m, f"{m.pod_path}.nodeSelector", problem, "hardware.pool[].nodeSelector")
+    tolerations = sequence(m.pod.get("tolerations"))
+    for toleration in pool.tolerations:
+        if dict(toleration) not in tolerations:
+            problem = f"leaves out {_text(toleration)}: the pods may never be scheduled"
+            scene.add("placement", m, f"{m.pod_path}.tolerations", problem, "hardware.pool[].tolerations")
+    cpus = quantity(mapping(dig(m.containers[0], "resources.requests")).get("cpu")) if m.containers else None
+    if cpus is not None and pool.node_cpus and cpus > pool.node_cpus:
+        problem = f"cpu is more than the {pool.node_cpus} of a node"
+        scene.add("resources", m, f"{m.pod_path}.containers[0].resources.requests", problem, "hardware.pool[].cpu")
+    _check_token(scene, m)
+
+
+def _check_token(scene: Scene, m: Manifest) -> None:
+    """The token that the spec names must come from the Secret and key that it names."""
+    wanted = scene.plan.deploy.hf_token_secret
+    if wanted is None or not m.containers:
+        return
+    env = {str(mapping(e).get("name")): mapping(e) for e in sequence(m.containers[0].get("env"))}
+    ref = mapping(dig(env.get("HF_TOKEN", {}), "valueFrom.secretKeyRef"))
+    if (ref.get("name"), ref.get("key")) != tuple(wanted):
+        problem = f"HF_TOKEN comes from {ref.get('name')!r}, {ref.get('key')!r}; the spec says {wanted[0]!r}, {wanted[1]!r}"
+        scene.add("reference", m, f"{m.pod_path}.containers[0].env", problem, "deploy.hfTokenSecret")
+
+
+def _text(toleration: Any) -> str:
+    return ", ".join(f"{k}={v}" for k, v in sorted(mapping(toleration).items()))

@@ -1,0 +1,138 @@
+"""Checks of autoscalers: what they scale, between which counts, by which figures."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
+from servegen.validate.syntax import quantity
+
+_KEY = "deploy.autoscaling"
+#: Of what can be scaled: its apiVersion, and how the name of a pod that serves goes on behind its own.
+_TARGETS = {"Deployment": ("apps/v1", "-6d4cf56db6-x7k2q"), "LeaderWorkerSet": ("leaderworkerset.x-k8s.io/v1", "-0")}
+_METRIC = re.compile(r"\b([a-zA-Z_]\w*):\w+")
+_LABEL = re.compile(r"\b(namespace|pod)\s*(=~|=)\s*\"((?:[^\"\\]|\\.)*)\"")
+
+
+def check_scaling(scene: Scene) -> None:
+    """Every autoscaler, and that no count has two owners."""
+    scalers = scene.of_kind("HorizontalPodAutoscaler", "ScaledObject")
+    for m in scalers:
+        _check_scaler(scene, m)
+        _check_behavior(scene, m)
+        if m.kind == "ScaledObject":
+            _check_triggers(scene, m)
+        else:
+            _check_metrics(scene, m)
+    targets = [dig(s.body, "spec.scaleTargetRef.name") for s in scalers]
+    for m in scene.runners:
+        if targets.count(m.name) > 1:
+            scene.add("scaling", m, "spec.replicas", "two autoscalers own the count", _KEY)
+
+
+def _check_scaler(scene: Scene, m: Manifest) -> None:
+    hpa = m.kind == "HorizontalPodAutoscaler"
+    names = ("minReplicas", "maxReplicas") if hpa else ("minReplicaCount", "maxReplicaCount")
+    low, high = (m.get(f"spec.{n}") for n in names)
+    target = m.get("spec.scaleTargetRef.name")
+    kind = str(m.get("spec.scaleTargetRef.kind") or "Deployment")
+    runner = next((d for d in scene.runners if (d.kind, d.name) == (kind, target)), None)
+    if runner is None:
+        scene.add("reference", m, "spec.scaleTargetRef", f"there is no {kind} {target!r}", "deploy.autoscaling")
+    version = _TARGETS.get(kind, ("", ""))[0]
+    if version and m.get("spec.scaleTargetRef.apiVersion") not in (None, version):
+        problem = f"is {m.get('spec.scaleTargetRef.apiVersion')!r}, a {kind} is {version}"
+        scene.add("reference", m, "spec.scaleTargetRef.apiVersion", problem, _KEY)
+    if not isinstance(low, int) or not isinstance(high, int) or not 1 <= low <= high:
+        problem = f"min {low!r}, max {high!r}: 1 <= min <= max is needed"
+        scene.add("scaling", m, f"spec.{names[0]}", problem, "traffic.trough")
+    elif runner is not None and (role := scene.role(runner)) is not None:
+        pool, over = scene.plan.pool[role.pool], scene.plan.nodes(role)
+        most = pool.nodes // over if over > 1 else pool.nodes * (pool.per_node // max(role.devices, 1))
+        if high > most:
+            problem = f"is {high}, the pool holds {most} replicas of {role.devices} accelerators"
+            scene.add("scaling", m, f"spec.{names[1]}", problem, "hardware.pool")
+        if low > role.total_replicas:
+            problem = f"is {low}, the plan takes {role.total_replicas} at the peak"
+            scene.add("scaling", m, f"spec.{names[0]}", problem, "traffic.trough")
+
+
+def _check_triggers(scene: Scene, m: Manifest) -> None:
+    triggers = [mapping(t) for t in sequence(m.get("spec.triggers"))]
+    if not triggers:
+        scene.add("scaling", m, "spec.triggers", "there is none", _KEY)
+    names = [str(t["name"]) for t in triggers if "name" in t]
+    if len(set(names)) < len(names):
+        scene.add("scaling", m, "spec.triggers.name", "one is there twice", _KEY)
+    for trigger in triggers:
+        data, path = mapping(trigger.get("metadata")), "spec.triggers.metadata"
+        threshold = data.get("threshold")
+        if not isinstance(threshold, str) or not (quantity(threshold) or 0) > 0:
+            scene.add("scaling", m, f"{path}.threshold", "must be a positive number in quotes", _KEY)
+        if trigger.get("type") != "prometheus":
+            continue
+        if not re.match(r"https?://[^\s/]", str(data.get("serverAddress"))):
+            scene.add("scaling", m, f"{path}.serverAddress", f"{data.get('serverAddress')!r} is no address of a Prometheus", _KEY)
+        _check_query(scene, m, f"{path}.query", data.get("query"))
+    most, fallback = m.get("spec.maxReplicaCount"), m.get("spec.fallback.replicas")
+    if isinstance(fallback, int) and isinstance(most, int) and fallback > most:
+        scene.add("scaling", m, "spec.fallback.replicas", f"is {fallback}, above the most of {most}", _KEY)
+    interval = m.get("spec.pollingInterval")
+    if isinstance(interval, int) and interval < 1:
+        scene.add("scaling", m, "spec.pollingInterval", f"is {interval}, a positive number is needed", _KEY)
+
+
+def _check_query(scene: Scene, m: Manifest, path: str, query: Any) -> None:
+    """A query must ask for series of this engine, of the target's pods, in their namespace."""
+    if not isinstance(query, str) or not query.strip():
+        scene.add("scaling", m, path, "there is none", _KEY)
+        return
+    _check_series(scene, m, path, query)
+    suffix = _TARGETS.get(str(m.get("spec.scaleTargetRef.kind") or "Deployment"), ("", ""))[1]
+    for label, how, value in _LABEL.findall(query):
+        text = value.replace("\\\\", "\\")
+        wanted = m.namespace if label == "namespace" else f"{m.get('spec.scaleTargetRef.name')}{suffix}"
+        try:
+            met = text == wanted if how == "=" else re.fullmatch(text, wanted) is not None
+        except re.error:
+            met = False
+        if not met:
+            what = f"pods of {m.get('spec.scaleTargetRef.name')}" if label == "pod" else f"the namespace {m.namespace}"
+            scene.add("scaling", m, path, f"{label}{how}{value!r} finds nothing of {what}", _KEY)
+
+
+def _check_series(scene: Scene, m: Manifest, path: str, text: str) -> None:
+    engine = scene.plan.choice.engine
+    foreign = sorted({name for name in _METRIC.findall(text) if name != engine})
+    if foreign:
+        scene.add("scaling", m, path, f"asks for series of {', '.join(foreign)}, the pods run {engine}", _KEY)
+
+
+def _check_metrics(scene: Scene, m: Manifest) -> None:
+    metrics = [mapping(x) for x in sequence(m.get("spec.metrics"))]
+    if not metrics:
+        scene.add("scaling", m, "spec.metrics", "there is none", _KEY)
+    for metric in metrics:
+        path = "spec.metrics.pods"
+        target = mapping(dig(metric, "pods.target"))
+        value = quantity(target.get("averageValue"))
+        if value is None or value <= 0:
+            scene.add("quantity", m, f"{path}.target.averageValue", "must be a positive quantity", _KEY)
+        if target.get("type") != "AverageValue":
+            scene.add("scaling", m, f"{path}.target.type", f"is {target.get('type')!r}, must be AverageValue", _KEY)
+        _check_series(scene, m, f"{path}.metric.name", str(dig(metric, "pods.metric.name")))
+
+
+def _check_behavior(scene: Scene, m: Manifest) -> None:
+    """Ranges that the API server enforces (autoscaling/v2, HPAScalingRules)."""
+    root = "spec.behavior" if m.kind == "HorizontalPodAutoscaler" else "spec.advanced.horizontalPodAutoscalerConfig.behavior"
+    for way in ("scaleUp", "scaleDown"):
+        rules = mapping(m.get(f"{root}.{way}"))
+        figures = [("stabilizationWindowSeconds", rules.get("stabilizationWindowSeconds"), 0, 3600)]
+        for policy in (mapping(p) for p in sequence(rules.get("policies"))):
+            figures += [("policies.periodSeconds", policy.get("periodSeconds"), 1, 1800)]
+            figures += [("policies.value", policy.get("value"), 1, 2**31 - 1)]
+        for field, value, low, high in figures:
+            if isinstance(value, int) and not low <= value <= high:
+                scene.add("scaling", m, f"{root}.{way}.{field}", f"is {value}, must be {low} to {high}", _KEY)

@@ -1,0 +1,114 @@
+"""Checks of what a pod mounts, and of the claim behind it."""
+
+from __future__ import annotations
+
+from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
+from servegen.validate.syntax import is_name, quantity
+
+_KEY = "deploy.modelCache"
+
+
+def check_volumes(scene: Scene) -> None:
+    """Volumes and mounts of every pod, and every claim that is created."""
+    for m in scene.pods:
+        _check_volumes(scene, m)
+        _check_sources(scene, m)
+        if scene.role(m) is not None and m.containers:
+            _check_cache(scene, m)
+    for m in scene.of_kind("PersistentVolumeClaim"):
+        _check_claim(scene, m)
+
+
+def _check_volumes(scene: Scene, m: Manifest) -> None:
+    volumes = [mapping(v) for v in sequence(m.pod.get("volumes"))]
+    names = [str(v.get("name")) for v in volumes]
+    containers = [*m.containers, *(mapping(c) for c in sequence(m.pod.get("initContainers")))]
+    mounts = [mapping(x) for c in containers for x in sequence(c.get("volumeMounts"))]
+    mounted = [str(x.get("name")) for x in mounts]
+    for name in sorted(set(mounted) - set(names)):
+        scene.add(
+            "volume",
+            m,
+            f"{m.pod_path}.containers[].volumeMounts",
+            f"mounts {name!r}, which is no volume of the pod",
+            "deploy.modelCache",
+        )
+    for name in sorted(set(names) - set(mounted)):
+        scene.add("volume", m, f"{m.pod_path}.volumes", f"{name!r} is mounted nowhere", "deploy.modelCache")
+    for path in sorted({str(x.get("mountPath")) for x in mounts}):
+        if not path.startswith("/"):
+            problem = f"{path!r} is no absolute path"
+            scene.add("volume", m, f"{m.pod_path}.containers[].volumeMounts", problem, "deploy.modelCache")
+    paths = [[str(mapping(x).get("mountPath")) for x in sequence(c.get("volumeMounts"))] for c in containers]
+    for what, seen in (("volumes", names), *(("volumeMounts", p) for p in paths)):
+        if len(set(seen)) < len(seen):
+            scene.add("volume", m, f"{m.pod_path}.{what}", "one is there twice", "deploy.modelCache")
+    claims = [*(c.name for c in scene.of_kind("PersistentVolumeClaim")), scene.plan.deploy.cache.claim]
+    for volume in volumes:
+        claim = dig(volume, "persistentVolumeClaim.claimName")
+        if claim is not None and claim not in claims:
+            problem = f"the claim {claim!r} is neither in the bundle nor the spec's"
+            scene.add("reference", m, f"{m.pod_path}.volumes", problem, "deploy.modelCache.claim")
+        size = dig(volume, "emptyDir.sizeLimit")
+        if size is not None and quantity(size) is None:
+            scene.add(
+                "quantity", m, f"{m.pod_path}.volumes.emptyDir.sizeLimit", f"{size!r} is no quantity", "deploy.modelCache"
+            )
+
+
+def _check_sources(scene: Scene, m: Manifest) -> None:
+    for volume in (mapping(v) for v in sequence(m.pod.get("volumes"))):
+        name = str(volume.get("name"))
+        if not is_name(name):
+            scene.add("name", m, f"{m.pod_path}.volumes", f"{name!r} is no RFC 1123 label", _KEY)
+        sources = sorted(set(volume) - {"name"})
+        if len(sources) > 1:
+            scene.add("volume", m, f"{m.pod_path}.volumes", f"{name!r} is {' and '.join(sources)} at once", _KEY)
+        host = dig(volume, "hostPath.path")
+        if host is not None and host != scene.plan.deploy.cache.host_path:
+            problem = f"{name!r} opens {host} of the node to the pod"
+            scene.add("security", m, f"{m.pod_path}.volumes", problem, f"{_KEY}.hostPath")
+
+
+def _check_cache(scene: Scene, m: Manifest) -> None:
+    """Weights are downloaded into the cache at the first start: it must be mounted where the engine looks, and take them."""
+    container = m.containers[0]
+    env = {str(mapping(e).get("name")): mapping(e).get("value") for e in sequence(container.get("env"))}
+    home = env.get("HF_HUB_CACHE")
+    mounts = [mapping(x) for x in sequence(container.get("volumeMounts"))]
+    mount = next((x for x in mounts if x.get("mountPath") == home), None)
+    if home is None:
+        return
+    path = f"{m.pod_path}.containers[0].volumeMounts"
+    if mount is None:
+        scene.add("volume", m, path, f"nothing is mounted at {home}, where HF_HUB_CACHE points: every pod downloads anew", _KEY)
+        return
+    volume = next((mapping(v) for v in sequence(m.pod.get("volumes")) if mapping(v).get("name") == mount.get("name")), {})
+    if mount.get("readOnly") or dig(volume, "persistentVolumeClaim.readOnly"):
+        scene.add("volume", m, path, f"{home} is read-only, and the first start downloads the weights into it", _KEY)
+
+
+def _check_claim(scene: Scene, m: Manifest) -> None:
+    cache = scene.plan.deploy.cache
+    modes = sequence(m.get("spec.accessModes"))
+    roles = scene.plan.choice.roles
+    spread = sum(r.total_replicas for r in roles) > 1 or sum(scene.plan.pool[i].nodes for i in {r.pool for r in roles}) > 1
+    if not modes or (spread and not {"ReadWriteMany", "ReadOnlyMany"} & {str(mode) for mode in modes}):
+        problem = f"{', '.join(map(str, modes)) or 'none'}: pods of several nodes mount it, which takes ReadWriteMany"
+        scene.add("claim", m, "spec.accessModes", problem, "deploy.modelCache.size")
+    if m.get("spec.volumeMode") not in (None, "Filesystem"):
+        scene.add("claim", m, "spec.volumeMode", "weights are files, which a raw device does not hold", "deploy.modelCache.size")
+    if (m.get("spec.storageClassName") or "") != cache.storage_class:
+        problem = f"is {m.get('spec.storageClassName')!r}, the spec says {cache.storage_class or 'nothing'}"
+        scene.add("claim", m, "spec.storageClassName", problem, "deploy.modelCache.storageClass")
+    size = m.get("spec.resources.requests.storage")
+    held = quantity(size)
+    if held is None:
+        scene.add(
+            "quantity", m, "spec.resources.requests.storage", f"{size!r} is no quantity", "deploy.modelCache.size"
+        )
+        return
+    needed = sum({r.load: r.checkpoint_bytes for r in scene.plan.choice.roles}.values())
+    if held < needed:
+        problem = f"{size} is less than the {needed / 1e9:.0f} GB of weights"
+        scene.add("claim", m, "spec.resources.requests.storage", problem, "deploy.modelCache.size")
