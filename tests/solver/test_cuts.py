@@ -1,0 +1,124 @@
+"""The search against the plain solver where a replica is cut into more than TP: over nodes, stages, groups, ranks of experts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from servegen.solve.problem import Problem
+from servegen.solve.search import search
+from tests.solver.plain import Found, best_aggregated
+from tests.solver.plain_split import best_of_all, best_split
+from tests.solver.specs import LLAMA_8B, LLAMA_70B, problem_of, reduced, spec_text
+
+SMALL = ((2, 8, 32, 128), (1024, 8192))
+SETTINGS = {"suppress_health_check": [HealthCheck.too_slow]}
+MODELS = (LLAMA_8B, LLAMA_70B, LLAMA_70B, "Qwen/Qwen3-32B", "meta-llama/Llama-3.1-405B-Instruct")
+EXPERTS = ("Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-30B-A3B", "mistralai/Mixtral-8x7B-Instruct-v0.1", "Qwen/Qwen3-235B-A22B-FP8")
+LENGTHS = (
+    "isl: 200, osl: 40",
+    "isl: {mean: 1024, p95: 3000}, osl: {mean: 256, p95: 600}",
+    "isl: {p50: 4000, p99: 16000}, osl: 300",
+)
+LOADS = (
+    "",
+    "rate: 0.3/s",
+    "rate: 4/s",
+    "rate: 25/s",
+    "rate: 6/s, prefix: {hitRate: 0.4}",
+    "concurrency: 40",
+    "users: {active: 90, thinkTime: 6s}",
+)
+BOUNDS = (
+    "{}",
+    "{ttft: {p95: 2s}, itl: {p95: 60ms}}",
+    "{itl: {p99: 600ms}, tpot: {p95: 45ms}}",
+    "{e2e: {p95: 40s}, ttft: {mean: 1500ms}}",
+    "{ttft: {p95: 3s}, tpot: {p90: 50ms}, attainment: 0.9}",
+    "{tpot: {mean: 40ms}}",
+)
+#: What may be demanded of a cut, on nodes of ``per`` devices: TP over nodes, stages over and inside nodes.
+CUTS = (
+    "",
+    "tp: [{twice}]",
+    "tp: [{per}], pp: [2]",
+    "tp: [{per}, {twice}], pp: [1, 2, 4]",
+    "tp: [{half}], pp: [2, 4]",
+    "tp: [{half}], pp: [3, 6]",
+    "tp: [1], pp: [2, 3]",
+    "tp: [{per}]",
+)
+#: Besides, of models with experts.
+GROUPS = ("", "", "dp: [2]", "dp: [1, 4]", "dp: [{per}]", "ep: [2]", "dp: [2], ep: [{per}]", "ep: [1, 4], dp: [{half}]")
+OTHERS = ("", "", "kvCache: [bf16, fp8]", "spareReplicas: 1", "maxAccelerators: 12", "utilization: 0.6", "confidence: low")
+DRAFTS = (
+    "{method: eagle3, draft: org/head, steps: 3, acceptance: 0.7}",
+    "{method: eagle, draft: org/head, steps: 1, acceptance: 0.4}",
+    "{method: ngram, steps: 2, acceptance: 0.5}",
+)
+
+
+@st.composite
+def questions(draw: st.DrawFn, models: Sequence[str], *, topology: str = "", draft: bool = False) -> str:
+    """A spec as text over several nodes that a fabric joins."""
+    routed = models is EXPERTS
+    nodes, per = draw(st.sampled_from((2, 2, 3, 4))), draw(st.sampled_from((2, 4, 8)))
+    accelerator, fabric = draw(st.sampled_from(("h100", "h200", "l40s", "mi300x"))), draw(st.sampled_from(("400Gbps", "50Gbps")))
+    cut = draw(st.sampled_from(CUTS if not routed else (*CUTS[:3], "")))
+    parts = [cut, draw(st.sampled_from(GROUPS)) if routed else "", draw(st.sampled_from(OTHERS))]
+    parts.append(f"engines: [{draw(st.sampled_from(('sglang', 'sglang', 'vllm', 'vllm, sglang')))}]")
+    parts.append(f"topology: {topology or draw(st.sampled_from(('aggregated', 'auto', 'disaggregated')))}")
+    stated = ", ".join(p for p in parts if p).format(per=per, twice=2 * per, half=max(per // 2, 1))
+    traffic = ", ".join(p for p in (draw(st.sampled_from(LOADS)), draw(st.sampled_from(LENGTHS))) if p)
+    return spec_text(
+        model=draw(st.sampled_from(models)),
+        more_model=f", speculative: {draw(st.sampled_from(DRAFTS))}" if draft else "",
+        traffic=f"{{{traffic}}}",
+        slo=draw(st.sampled_from(BOUNDS)),
+        pool=f"[{{accelerator: {accelerator}, nodes: {nodes}, perNode: {per}, fabric: {{bandwidth: {fabric}}}, price: 2/h}}]",
+        objective=draw(st.sampled_from(("cost", "energy", "throughput", "latency"))),
+        constraints=f"{{{stated}}}",
+        deploy="{image: 'registry/image:1', modelCache: {claim: weights}}",
+    )
+
+
+def plainly(question: Problem) -> Found | None:
+    of = {"auto": best_of_all, "disaggregated": best_split, "aggregated": best_aggregated}[question.topology]
+    return of(question, *SMALL)
+
+
+def agree(texts: st.SearchStrategy[str], examples: int) -> None:
+    """The search and the plain solver answer the same, and enough of the questions have an answer that is cut otherwise."""
+    cut = 0
+
+    @given(text=texts)
+    @settings(max_examples=examples, **SETTINGS)
+    def agreed(text: str) -> None:
+        nonlocal cut
+        question = problem_of(text)
+        with reduced(*SMALL):
+            best = search(question).best
+        plain = plainly(question)
+        found = None if best is None else (best.name, tuple(r.replicas for r in best.roles), best.devices)
+        assert found == (None if plain is None else (plain.name, plain.replicas, plain.devices))
+        if best is not None:
+            per = question.pool[0].plan.per_node
+            cut += any(r.devices > per or r.shape.pp * r.shape.dp * r.shape.ep > 1 for r in best.roles)
+
+    agreed()
+    assert cut >= examples / 6
+
+
+@pytest.mark.parametrize(("models", "draft"), [(MODELS, False), (EXPERTS, False), (MODELS, True), (EXPERTS, True)])
+def test_the_search_finds_the_optimum_over_nodes_stages_and_groups(models: Sequence[str], draft: bool) -> None:
+    agree(questions(models, draft=draft), 30)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("topology", ["aggregated", "disaggregated", "auto"])
+@pytest.mark.parametrize(("models", "draft"), [(MODELS, False), (EXPERTS, False), (MODELS, True), (EXPERTS, True)])
+def test_the_search_finds_the_optimum_of_many_more_cuts(models: Sequence[str], draft: bool, topology: str) -> None:
+    agree(questions(models, draft=draft, topology=topology), 150)
