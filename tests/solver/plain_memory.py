@@ -80,7 +80,7 @@ def memory(
     if asked is not None and cut.ahead:
         extra = engine.drafts[asked.method]
         if asked.draft is not None:
-            beside = Cut(cut.tp, dp=cut.dp)
+            beside = Cut(cut.group)  # each group drafts for itself
             extra = max(extra, _weights(asked.draft, asked.draft.native_precision, beside) * rule.weights_overhead)
             draft_token = _token(asked.draft, kv, beside)
     process = (usable - 2.3 * 2**30 - 0.05 * (mine + extra)) / room

@@ -88,13 +88,16 @@ class Round(Step):
         d = self.draft
         if d is None:
             return time + self.each * busiest
-        passes = (self.ahead - 1) * d.gemm(n, busiest) + d.gemm(wide * n, wide * busiest)
-        passes += self.ahead * (d.fixed - self.launch + d.read * context * busiest)
-        return time + self.launch + passes + 2 * self.ahead * d.wire * n
+        # Each group drafts for its own sequences.
+        passes = (self.ahead - 1) * d.gemm(busiest) + d.gemm(wide * busiest)
+        passes += self.ahead * (d.fixed - self.launch + (d.read * context + 2 * d.wire) * busiest)
+        return time + self.launch + passes
 
     def chunk(self, tokens: float, prompts: float = 1.0) -> float:
-        time = super().chunk(tokens, prompts)
-        return time if self.draft is None else time + self.draft.chunk(tokens, prompts)
+        time, d = super().chunk(tokens, prompts), self.draft
+        if d is None:
+            return time
+        return time + d.fixed + d.gemm(tokens / min(prompts, self.groups)) + d.wire * tokens
 
     def attention(self, new: float, whole: float) -> float:
         own = super().attention(new, whole)
@@ -114,7 +117,7 @@ def stepping(problem: Problem, kind: Kind, engine: EngineFacts, weights: str, kv
         return own
     draft = None
     if asked.draft is not None:
-        draft = step(asked.draft, kind, engine, asked.draft.native_precision, kv, Cut(cut.tp, dp=cut.dp))
+        draft = step(asked.draft, kind, engine, asked.draft.native_precision, kv, Cut(cut.group))
     return Round(
         **vars(own), ahead=cut.ahead, acceptance=asked.acceptance, draft=draft, launch=engine.step_s.value
     )
