@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from servegen.solve.problem import EngineOption, Kind, Problem
 from tests.solver.plain import (
@@ -112,11 +112,27 @@ def _pairs(
         for s in _prefills(problem, load, engine, kinds[0], weights, kv, cut, peer, chunks, link)
     ]
     out = []
+    fitting: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for start in starts:
         for gap in gaps:
             if gap.cut.tp == start.peer and gap.cut.ahead == start.cut.ahead:
-                out += _pair(problem, load, engine, kinds, weights, kv, start, gap)
+                sizes = start.cut.tp, gap.cut.tp
+                if sizes not in fitting:
+                    fitting[sizes] = _counts(problem, kinds, start.cut, gap.cut)
+                out += _pair(problem, load, engine, kinds, weights, kv, start, gap, fitting[sizes])
     return out
+
+
+def _counts(problem: Problem, kinds: tuple[Kind, Kind], start: Cut, gap: Cut) -> list[tuple[int, int]]:
+    """Every pair of counts that the pool holds, spares beside them."""
+    spare = problem.spares
+    most = problem.max_accelerators or sum(k.devices for k in ({kinds[0].index: kinds[0], kinds[1].index: kinds[1]}).values())
+
+    def fits(x: int, y: int) -> bool:
+        devices = (x + spare) * start.tp + (y + spare) * gap.tp
+        return devices <= most and packs(kinds, start, x + spare, gap, y + spare)
+
+    return [(x, y) for x in range(1, most // start.tp + 1) for y in range(1, most // gap.tp + 1) if fits(x, y)]
 
 
 @dataclass
@@ -127,6 +143,7 @@ class Server:
     rate: float
     replica: Replica
     peer: int = 0
+    known: dict[float, Seen] = field(default_factory=dict)  # where the replica stands at the rates that were asked for
 
 
 def _handed(m: Memory, tokens: float, cut: Cut, links: float) -> float:
@@ -192,7 +209,8 @@ def _decodes(
     )
     most = cut.dp / _handed(room[fitting[0]], float(problem.demand.total_mean), cut, link * cut.group)
     rates = {b: min(replica.at("decode", min(cap, levels[b])).rate, most) for b in fitting if cap > 0}
-    return [Server(cut, 512, b, rate, replica) for b, rate in rates.items()]
+    known: dict[float, Seen] = {}
+    return [Server(cut, 512, b, rate, replica, known=known) for b, rate in rates.items()]
 
 
 def _rate(problem: Problem, start: Server, gap: Server) -> float:
@@ -212,11 +230,11 @@ def _pair(
     kv: str,
     start: Server,
     gap: Server,
+    fitting: list[tuple[int, int]],
 ) -> list[Found]:
-    """The best counts of one prefill and one decode candidate, none if no pair of counts carries the load on time."""
+    """The best of the counts that fit of one prefill and one decode candidate, none if none carries the load on time."""
     u, spare, rate = problem.utilization, problem.spares, _rate(problem, start, gap)
     same = kinds[0] is kinds[1]
-    most = problem.max_accelerators or sum(k.devices for k in ({kinds[0].index: kinds[0], kinds[1].index: kinds[1]}).values())
     ends = any(b.metric == "e2e" for b in problem.slo.bounds) or not math.isnan(problem.slo.attainment)
     factors: Mapping[str, float] = {
         m: max(pessimism(problem, engine.facts, k)[m] for k in kinds) for m in ("ttft", "itl", "tpot", "e2e")
@@ -226,13 +244,7 @@ def _pair(
     ids = kinds[0].facts.id if same else f"{kinds[0].facts.id}+{kinds[1].facts.id}"
     name = f"{engine.facts.id}/{ids}/{weights}-kv-{kv}/{drafts(start.cut)}{pair}"
 
-    def fits(x: int, y: int) -> bool:
-        devices = (x + spare) * start.cut.tp + (y + spare) * gap.cut.tp
-        return devices <= most and packs(kinds, start.cut, x + spare, gap.cut, y + spare)
-
-    counts = [
-        (x, y) for x in range(1, most // start.cut.tp + 1) for y in range(1, most // gap.cut.tp + 1) if fits(x, y)
-    ]
+    counts = fitting
     if full and counts:  # the pool yields what it can, with no server more than that takes
         carried = max(min(x * start.rate, y * gap.rate) for x, y in counts)
         counts = [(math.ceil(carried / start.rate - 1e-9), math.ceil(carried / gap.rate - 1e-9))]
@@ -266,8 +278,7 @@ def _pair(
 
 
 def _joined(start: Server, gap: Server, load_p: float, load_d: float) -> Seen:
-    first = start.replica.at("prefill", _at_rate(start.replica, "prefill", load_p, 1 - 1e-6))
-    then = gap.replica.at("decode", _at_rate(gap.replica, "decode", load_d, 4096.0))
+    first, then = _at_rate(start, "prefill", load_p, 1 - 1e-6), _at_rate(gap, "decode", load_d, 4096.0)
     return Seen(
         min(first.rate, then.rate),
         first.start,
@@ -286,9 +297,12 @@ def _joined(start: Server, gap: Server, load_p: float, load_d: float) -> Seen:
     )
 
 
-def _at_rate(replica: Replica, discipline: str, rate: float, high: float) -> float:
-    low_t, high_t = math.log(1e-8), math.log(high)
-    for _ in range(30):
-        middle = (low_t + high_t) / 2
-        low_t, high_t = (low_t, middle) if replica.at(discipline, math.exp(middle)).rate > rate else (middle, high_t)
-    return math.exp(high_t)
+def _at_rate(server: Server, discipline: str, rate: float, high: float) -> Seen:
+    if rate not in server.known:
+        low_t, high_t = math.log(1e-8), math.log(high)
+        for _ in range(30):
+            middle = (low_t + high_t) / 2
+            over = server.replica.at(discipline, math.exp(middle)).rate > rate
+            low_t, high_t = (low_t, middle) if over else (middle, high_t)
+        server.known[rate] = server.replica.at(discipline, math.exp(high_t))
+    return server.known[rate]

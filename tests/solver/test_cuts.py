@@ -27,35 +27,46 @@ LENGTHS = (
 )
 LOADS = (
     "",
-    "rate: 0.3/s",
-    "rate: 4/s",
-    "rate: 25/s",
+    "rate: 0.2/s",
+    "rate: 2/s",
+    "rate: 12/s",
     "rate: 6/s, prefix: {hitRate: 0.4}",
     "concurrency: 40",
-    "users: {active: 90, thinkTime: 6s}",
+    "users: {active: 60, thinkTime: 6s}",
 )
 BOUNDS = (
     "{}",
-    "{ttft: {p95: 2s}, itl: {p95: 60ms}}",
-    "{itl: {p99: 600ms}, tpot: {p95: 45ms}}",
-    "{e2e: {p95: 40s}, ttft: {mean: 1500ms}}",
-    "{ttft: {p95: 3s}, tpot: {p90: 50ms}, attainment: 0.9}",
-    "{tpot: {mean: 40ms}}",
+    "{ttft: {p95: 4s}, itl: {p95: 100ms}}",
+    "{itl: {p99: 1s}, tpot: {p95: 60ms}}",
+    "{e2e: {p95: 60s}, ttft: {mean: 2s}}",
+    "{ttft: {p95: 5s}, tpot: {p90: 80ms}, attainment: 0.9}",
+    "{tpot: {mean: 60ms}}",
 )
-#: What may be demanded of a cut, on nodes of ``per`` devices: TP over nodes, stages over and inside nodes.
-CUTS = (
-    "",
-    "tp: [{twice}]",
-    "tp: [{per}], pp: [2]",
-    "tp: [{per}, {twice}], pp: [1, 2, 4]",
-    "tp: [{half}], pp: [2, 4]",
-    "tp: [{half}], pp: [3, 6]",
-    "tp: [1], pp: [2, 3]",
-    "tp: [{per}]",
-)
-#: Besides, of models with experts.
-GROUPS = ("", "", "dp: [2]", "dp: [1, 4]", "dp: [{per}]", "ep: [2]", "dp: [2], ep: [{per}]", "ep: [1, 4], dp: [{half}]")
-OTHERS = ("", "", "kvCache: [bf16, fp8]", "spareReplicas: 1", "maxAccelerators: 12", "utilization: 0.6", "confidence: low")
+#: What may be demanded of a cut, on nodes of ``per`` devices: TP over nodes, stages over and inside nodes, groups and ranks of
+#: experts in models that have some.
+CUTS = {
+    "dense": (
+        "",
+        "tp: [{twice}]",
+        "tp: [{per}], pp: [2]",
+        "tp: [{per}, {twice}], pp: [2, 4]",
+        "tp: [{half}], pp: [2, 4]",
+        "tp: [{half}], pp: [3, 6]",
+        "tp: [1], pp: [2, 3]",
+    ),
+    "experts": (
+        "",
+        "tp: [{twice}]",
+        "dp: [2]",
+        "dp: [4, 8]",
+        "tp: [{per}], dp: [{per}]",
+        "ep: [2, 4]",
+        "dp: [2], ep: [{per}]",
+        "tp: [{twice}], dp: [2, {twice}]",
+        "tp: [{per}], pp: [2], dp: [1, 2], ep: [1, {per}]",
+    ),
+}
+OTHERS = ("", "", "kvCache: [bf16, fp8]", "spareReplicas: 1", "maxAccelerators: 16", "utilization: 0.6", "confidence: low")
 #: Of dense models; models with experts state what their heads are.
 DRAFTS = (
     "{method: eagle3, draft: org/head, steps: 3, acceptance: 0.7}",
@@ -82,10 +93,9 @@ HEAD = {
 def questions(draw: st.DrawFn, models: Sequence[str], *, topology: str = "", draft: bool = False) -> str:
     """A spec as text over several nodes that a fabric joins."""
     routed = models is EXPERTS
-    nodes, per = draw(st.sampled_from((2, 2, 3, 4))), draw(st.sampled_from((2, 4, 8)))
+    nodes, per = draw(st.sampled_from((2, 3, 4))), draw(st.sampled_from((2, 4, 4, 8)))
     accelerator, fabric = draw(st.sampled_from(("h100", "h200", "l40s", "mi300x"))), draw(st.sampled_from(("400Gbps", "50Gbps")))
-    cut = draw(st.sampled_from(CUTS if not routed else (*CUTS[:3], "")))
-    parts = [cut, draw(st.sampled_from(GROUPS)) if routed else "", draw(st.sampled_from(OTHERS))]
+    parts = [draw(st.sampled_from(CUTS["experts" if routed else "dense"])), draw(st.sampled_from(OTHERS))]
     parts.append(f"engines: [{draw(st.sampled_from(('sglang', 'sglang', 'vllm', 'vllm, sglang')))}]")
     parts.append(f"topology: {topology or draw(st.sampled_from(('aggregated', 'auto', 'disaggregated')))}")
     stated = ", ".join(p for p in parts if p).format(per=per, twice=2 * per, half=max(per // 2, 1))
@@ -121,13 +131,14 @@ def agree(texts: st.SearchStrategy[str], examples: int, where: Path) -> None:
         plain = plainly(question)
         found = None if best is None else (best.name, tuple(r.replicas for r in best.roles), best.devices)
         assert found == (None if plain is None else (plain.name, plain.replicas, plain.devices))
-        if best is not None:
+        if best is not None and plain is not None:
+            assert best.key(question)[:-1] == pytest.approx(plain.key[:-1], rel=1e-6)  # objective and headroom as well
             per = question.pool[0].plan.per_node
             cut += any(r.devices > per or r.shape.pp * r.shape.dp * r.shape.ep > 1 for r in best.roles)
 
     (where / "head.json").write_text(json.dumps(HEAD))
     agreed()
-    assert cut >= examples / 6
+    assert cut >= examples / 8
 
 
 ALL = [(MODELS, False), (EXPERTS, False), (MODELS, True), (EXPERTS, True)]
@@ -135,7 +146,7 @@ ALL = [(MODELS, False), (EXPERTS, False), (MODELS, True), (EXPERTS, True)]
 
 @pytest.mark.parametrize(("models", "draft"), ALL)
 def test_the_search_finds_the_optimum_over_nodes_stages_and_groups(models: Sequence[str], draft: bool, tmp_path: Path) -> None:
-    agree(questions(models, draft=draft), 30 if models is MODELS else 12, tmp_path)
+    agree(questions(models, draft=draft), 50 if models is MODELS else 10, tmp_path)
 
 
 @pytest.mark.slow
@@ -144,4 +155,4 @@ def test_the_search_finds_the_optimum_over_nodes_stages_and_groups(models: Seque
 def test_the_search_finds_the_optimum_of_many_more_cuts(
     models: Sequence[str], draft: bool, topology: str, tmp_path: Path
 ) -> None:
-    agree(questions(models, draft=draft, topology=topology), 150, tmp_path)
+    agree(questions(models, draft=draft, topology=topology), 200 if models is MODELS else 50, tmp_path)
