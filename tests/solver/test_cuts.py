@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from servegen.service.server import batching_gain, server
 from servegen.solve.problem import Problem
 from servegen.solve.search import search
+from servegen.solve.space import budget_of, build
 from tests.solver.plain import Found, best_aggregated
+from tests.solver.plain_cut import Cut, cuts, drafting_cuts
+from tests.solver.plain_memory import memory
+from tests.solver.plain_replica import EDGES, Replica, traffic
 from tests.solver.plain_split import best_of_all, best_split
+from tests.solver.plain_step import stepping
 from tests.solver.specs import LLAMA_8B, LLAMA_70B, problem_of, reduced, spec_text
 
 SMALL = ((2, 8, 32, 128), (1024, 8192))
@@ -139,6 +148,54 @@ def agree(texts: st.SearchStrategy[str], examples: int, where: Path) -> None:
     (where / "head.json").write_text(json.dumps(HEAD))
     agreed()
     assert cut >= examples / 8
+
+
+@given(
+    text=st.one_of(questions(MODELS), questions(EXPERTS), questions(MODELS, draft=True), questions(EXPERTS, draft=True)),
+    data=st.data(),
+)
+@settings(max_examples=60, **SETTINGS)
+def test_memory_and_steps_of_every_cut_are_the_same(text: str, data: st.DataObject) -> None:
+    """Not only where it decides the optimum: bytes and seconds of any row that the search builds."""
+    with tempfile.TemporaryDirectory() as where:
+        Path(where, "head.json").write_text(json.dumps(HEAD))
+        question = problem_of(text, str(Path(where) / "asked.yaml"))
+    engine, kind = data.draw(st.sampled_from(question.engines)), question.pool[0]
+    chunk, handoff = data.draw(st.sampled_from((512, 4096))), data.draw(st.booleans())
+    limits = np.array([8.0, 64.0, 512.0])
+    rows = build(question, engine, kind, (chunk,), Counter())
+    cuts_known = {
+        (option.precision, kv, drafting)
+        for option in engine.weights
+        for kv in engine.kv
+        for cut in cuts(question, engine, kind, option, kv)
+        for drafting in drafting_cuts(question, engine, kind, cut, "prefill-first")
+    }
+    if rows is None:
+        assert not cuts_known
+        return
+    configs = rows.lowered.configs
+    of_rows = [(c.weights, c.kv, Cut(c.tp, c.pp, c.dp, c.ep, c.drafted)) for c in configs]
+    assert set(of_rows) == cuts_known
+    room = budget_of(question, engine, rows, limits, handoff)
+    srv = server(rows.terms, rows.chunk, 0.0, question.demand)
+    load = traffic(question)
+    for row in data.draw(st.lists(st.integers(0, len(configs) - 1), min_size=1, max_size=12, unique=True)):
+        weights, kv, cut = of_rows[row]
+        of = question, kind, engine.facts, weights, kv, cut
+        for i, limit in enumerate(limits):
+            m = memory(*of, chunk, int(limit), handoff)
+            assert m.weights == pytest.approx(rows.memory.weight_bytes[row], rel=1e-9)
+            assert m.token == pytest.approx(rows.memory.token_bytes[row], rel=1e-9)
+            assert m.pool == pytest.approx(room.pool[row, i], rel=1e-6, abs=1.0)
+            seconds = rows.terms.decode_s(np.full(len(configs), limit), srv.kv_s)[row]
+            assert stepping(*of).decode(limit, load.held) == pytest.approx(seconds, rel=1e-9)
+        replica = Replica(stepping(*of), chunk, load, 0.0, [0.0] * len(EDGES))
+        assert replica.prefill == pytest.approx(srv.prefill_mean_s[row], rel=1e-9)
+        assert replica.later_mean == pytest.approx(srv.extra_mean_s[row], rel=1e-9)
+        for prompts in (1.0, 2.5, 20.0):
+            gain = batching_gain(srv, question.demand, np.full(len(configs), prompts))[row]
+            assert replica.gain(prompts) == pytest.approx(gain, rel=1e-9)
 
 
 ALL = [(MODELS, False), (EXPERTS, False), (MODELS, True), (EXPERTS, True)]

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from servegen.codec import dumps
@@ -14,9 +15,11 @@ from servegen.compile import compile_spec
 from servegen.engines.contract import load_contract
 from servegen.engines.registry import get_engine
 from servegen.errors import CatalogError, InfeasibleError, SpecError
+from servegen.lower import Config, lower
 from servegen.plan import Plan, loads
 from servegen.simulate.result import Result
 from servegen.solve.arrivals import Traffic
+from servegen.solve.drafting import lower_drafting
 from servegen.solve.explain import summary
 from servegen.solve.nextbest import next_best
 from servegen.solve.problem import Problem
@@ -301,11 +304,8 @@ def test_experts_and_attention_groups_draft_too(groups: int) -> None:
 
 def test_each_attention_group_drafts_for_itself(tmp_path: Path) -> None:
     """A head without experts has all of its matrices in every group (SGLang patches its TP group with the attention's)."""
-    (tmp_path / "head.json").write_text(
-        json.dumps(
-            {"hidden_size": 2048, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 12288}
-        )
-    )
+    head = {"hidden_size": 2048, "num_attention_heads": 32, "num_key_value_heads": 4, "intermediate_size": 12288}
+    (tmp_path / "head.json").write_text(json.dumps(head))
     text = spec_text(
         model="Qwen/Qwen3-30B-A3B",
         more_model=f", speculative: {{{EAGLE3}, draftConfig: head.json, steps: 3, acceptance: 0.8}}",
