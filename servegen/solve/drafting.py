@@ -86,6 +86,8 @@ def lower_drafting(
     # A draft's pass costs its layers' launches; the engine's own launch of a step is paid once more for all of them.
     layers = (terms.launch_s - step if speculation.draft is not None else terms.launch_s) + terms.latency_s
     launch = on * step if speculation.draft is not None else np.zeros_like(on)
+    alone = np.array([float(_alone(speculation.draft, c)) for c in configs])
+    wire = 2.0 * drafted * terms.token_wire_s  # the passes see g - 1 tokens one by one, and g + 1 together
     acceptance = np.full_like(drafted, speculation.acceptance)
     tokens, square = yield_moments(drafted, acceptance)
     rounds = Rounds(
@@ -94,11 +96,11 @@ def lower_drafting(
         tokens=tokens,
         tokens_square=square,
         launch_s=launch + drafted * layers,
-        sequence_s=host,
-        wire_s=2.0 * drafted * terms.token_wire_s,  # the passes see g - 1 tokens one by one, and g + 1 together
+        sequence_s=host + alone * wire,
+        wire_s=(1.0 - alone) * wire,
         state_s=plain.terms.state_s * (1.0 + drafted / 2.0) + drafted * terms.state_s,  # read once, written after each token
         chunk_launch_s=launch + on * layers,
-        chunk_wire_s=on * terms.token_wire_s,
+        chunk_wire_s=on * terms.token_wire_s,  # of the tokens of all groups, which is the most where each drafts alone
         token_read_s=np.hstack([_verifying(model, engine, configs, plain.terms, physics), drafted[:, None] * terms.token_read_s]),
         pair_s=np.hstack([plain.terms.pair_s, on[:, None] * terms.pair_s]),
         window=np.concatenate([plain.terms.window, terms.window]),
@@ -106,8 +108,8 @@ def lower_drafting(
             terms,
             weight_s=on * terms.weight_s,
             expert_s=on * terms.expert_s,
-            token_flop_s=on * terms.token_flop_s,
-            group_flop_s=on * terms.group_flop_s,
+            token_flop_s=on * (1.0 - alone) * terms.token_flop_s,
+            group_flop_s=on * (terms.group_flop_s + alone * terms.token_flop_s),
         ),
     )
     return dataclasses.replace(
@@ -117,17 +119,23 @@ def lower_drafting(
     )
 
 
+def _alone(draft: ModelFacts | None, config: Config) -> bool:
+    """Whether each attention group drafts for itself: a draft without experts has all of its matrices in every group, as
+    SGLang's draft worker has them (it patches the TP group with that of the attention)."""
+    return draft is not None and config.dp > 1 and not any(g.num_experts for g in draft.layers)
+
+
 def _draft(speculation: Speculation, engine: EngineFacts, configs: Sequence[Config], physics: Physics) -> Lowered:
     """The draft on each row's devices, whether the row drafts or not; nothing at all where there is no model."""
     draft = speculation.draft
     if draft is not None:
         own = draft.native_precision
-        rows = [
-            dataclasses.replace(
-                c, weights=own if own in c.accelerator.gemm else c.weights, pp=1, ep=c.ep if draft.layers[0].num_experts else 1
-            )
-            for c in configs
-        ]
+        rows = []
+        for c in configs:
+            weights = own if own in c.accelerator.gemm else c.weights
+            tp, dp = (c.attention_tp, 1) if _alone(draft, c) else (c.tp, c.dp)
+            ep = c.ep if draft.layers[0].num_experts else 1
+            rows.append(dataclasses.replace(c, weights=weights, tp=tp, pp=1, dp=dp, ep=ep))
         return lower(draft, engine, rows, physics)
     zero, one, none = np.zeros(len(configs)), np.ones(len(configs)), np.zeros((len(configs), 0))
     columns: dict[str, Any] = {f.name: zero for f in dataclasses.fields(StepTerms) if f.name != "rounds"}

@@ -1,9 +1,9 @@
 """A second solver, as plain as can be: nested loops over every candidate, Python floats, no columns.
 
 It shares facts and request lengths with servegen and nothing else: step, memory, queues, bisection, bands, replicas, packing
-and the total order are written again from their definitions, for dense models with full attention. It answers small
-questions slowly, so that a test can compare the real search with it. Aggregated serving (continuous and static batching) is
-here, prefill and decode apart in :mod:`tests.solver.plain_split`.
+and the total order are written again from their definitions, for models of one kind of layer with full attention, dense or with
+experts. It answers small questions slowly, so that a test can compare the real search with it. Aggregated serving (continuous
+and static batching) is here, prefill and decode apart in :mod:`tests.solver.plain_split`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from dataclasses import dataclass
 
 from servegen.catalog.facts import EngineFacts
 from servegen.solve.problem import EngineOption, Kind, Problem
-from tests.solver.plain_memory import beside_cache, chunks_worth, exists, holds, memory, tps
-from tests.solver.plain_replica import EDGES, Replica, Seen, Traffic, step, traffic
+from tests.solver.plain_cut import Cut, cuts, drafting_cuts, most_replicas
+from tests.solver.plain_memory import beside_cache, chunks_worth, holds, memory
+from tests.solver.plain_replica import EDGES, Replica, Seen, Traffic, traffic
+from tests.solver.plain_step import stepping
 
 SLOT_WAIT = 1e-3
 IDLE = 1e-4
@@ -25,20 +27,23 @@ ALL_METRICS = ("ttft", "itl", "tpot", "e2e")
 BEST_ESTIMATE: Mapping[str, float] = dict.fromkeys(ALL_METRICS, 1.0)
 
 
-def pessimism(problem: Problem, engine: EngineFacts, kind: Kind) -> Mapping[str, float]:
+def pessimism(problem: Problem, engine: EngineFacts, kind: Kind, cut: Cut) -> Mapping[str, float]:
     """How much longer each latency may be than predicted, where the spec asks for that end of the band to be on time."""
     if problem.confidence == "best":
         return BEST_ESTIMATE
     out = dict.fromkeys(ALL_METRICS, 0.0)
-    for precision in problem.allowed_weights:
-        gemm = engine.kernels.get(f"{kind.facts.id}.{precision}") or kind.facts.gemm.get(precision)
-        if gemm is None:
-            continue
-        unfitted = 0.0 if gemm.origin == "fitted" else 2.06 * gemm.fit_error
-        first, gap = (1.0 + math.hypot(engine.band[m].value, unfitted) for m in ("ttft", "itl"))
+    measured = cut == Cut(cut.tp, ahead=cut.ahead) and cut.devices <= kind.plan.per_node
+    experts = 0.0 if measured and not problem.model.layers[0].num_experts else 0.25
+    drafts = 0.25 if problem.speculation is not None else 0.0
+    for precision in [p for p in problem.allowed_weights if p in kind.facts.gemm] or ["bf16"]:
+        gemm = engine.kernels.get(f"{kind.facts.id}.{precision}") or kind.facts.gemm[precision]
+        unfitted = 0.0 if gemm.origin == "fitted" else gemm.fit_error
+        alone = 0.36 if gemm.origin == "measured" else 0.0
+        first = 1.0 + math.hypot(engine.band["ttft"].value, 2.06 * math.hypot(unfitted, alone, experts))
+        gap = 1.0 + math.hypot(engine.band["itl"].value, 2.06 * math.hypot(unfitted, alone, experts, drafts))
         for metric, factor in (("ttft", first), ("itl", gap), ("tpot", gap), ("e2e", max(first, gap))):
             out[metric] = max(out[metric], factor)
-    return out
+    return out if problem.confidence == "low" else {metric: 1.0 / factor for metric, factor in out.items()}
 
 
 def meets(
@@ -138,15 +143,16 @@ def best_aggregated(problem: Problem, limits: Sequence[int], chunks: Sequence[in
             for discipline in engine.facts.schedulers:
                 for option in engine.weights:
                     for kv in engine.kv:
-                        for tp in tps(problem, kind):
-                            if not exists(problem, engine, kind, option, kv, tp):
+                        for cut in cuts(problem, engine, kind, option, kv):
+                            if discipline == "mixed" and not cut.whole:
                                 continue
-                            for chunk in chunks_worth(load, chunks):
-                                for found in _row(
-                                    problem, load, engine, kind, discipline, option.precision, kv, tp, chunk, limits
-                                ):
-                                    if best is None or found.key < best.key:
-                                        best = found
+                            for drafting in drafting_cuts(problem, engine, kind, cut, discipline):
+                                for chunk in chunks_worth(load, chunks):
+                                    for found in _row(
+                                        problem, load, engine, kind, discipline, option.precision, kv, drafting, chunk, limits
+                                    ):
+                                        if best is None or found.key < best.key:
+                                            best = found
     return best
 
 
@@ -158,30 +164,34 @@ def _row(
     discipline: str,
     weights: str,
     kv: str,
-    tp: int,
+    cut: Cut,
     chunk: int,
     limits: Sequence[int],
 ) -> list[Found]:
     acc = kind.facts
-    fitting = [b for b in limits if holds(problem, memory(problem, acc, engine.facts, weights, kv, tp, chunk, b, False), load, b)]
+    of = problem, kind, engine.facts, weights, kv, cut
+    fitting = [b for b in limits if holds(problem, memory(*of, chunk, b, False), load, b)]
     if not fitting:
         return []
     replica = Replica(
-        step(problem.model, acc, engine.facts, weights, kv, tp), chunk, load, engine.facts.request_s.value, [0.0] * len(EDGES)
+        stepping(*of),
+        chunk,
+        load,
+        engine.facts.request_s.value,
+        [0.0] * len(EDGES),
+        problem.speculation is not None,
     )
     levels = {}
     for b in fitting:
-        m = memory(problem, acc, engine.facts, weights, kv, tp, chunk, b, False)
-        levels[b] = min(slot_level(problem, b), beside_cache(problem, m, load))
-    factors = pessimism(problem, engine.facts, kind)
-    cap = largest(
-        lambda n: meets(problem, replica.at(discipline, n), load, factors=factors), max(levels.values())
-    )
+        m = memory(problem, kind, engine.facts, weights, kv, cut, chunk, b, False)
+        levels[b] = min(slot_level(problem, b, cut), beside_cache(problem, m, load))
+    factors = pessimism(problem, engine.facts, kind, cut)
+    cap = largest(lambda n: meets(problem, replica.at(discipline, n), load, factors=factors), max(levels.values()))
     if cap == 0.0:
         return []
-    most = kind.plan.nodes * (kind.plan.per_node // tp)
+    most = most_replicas(kind, cut)
     if problem.max_accelerators:
-        most = min(most, problem.max_accelerators // tp)
+        most = min(most, problem.max_accelerators // cut.devices)
     most -= problem.spares
     out: list[Found] = []
     cache: dict[float, tuple[float, float]] = {}
@@ -200,7 +210,7 @@ def _row(
             n = max(enough[0], most if problem.open_loop else min(most, math.ceil(problem.load)))
         else:
             n = enough[0]
-        devices = (n + problem.spares) * tp
+        devices = (n + problem.spares) * cut.devices
         cost, watts = devices * kind.plan.price_per_hour, devices * acc.tdp_w
         output = n * seen.rate * problem.utilization * load.output_mean
         if problem.objective == "throughput":
@@ -209,22 +219,29 @@ def _row(
             share = problem.utilization * one if problem.saturate else problem.load / n
             if share not in cache:
                 now = replica.at(discipline, level_of(problem, replica, discipline, share, level if problem.saturate else cap))
-                cache[share] = (three_digits(quantile(now.itl_over, 0.95)), three_digits(quantile(now.ttft_over, 0.95)))
+                pace = quantile(lambda t, now=now: now.pace_over(t, load), 0.95)
+                cache[share] = (three_digits(pace), three_digits(quantile(now.ttft_over, 0.95)))
             objective = cache[share]
         else:
             spent = cost if problem.objective == "cost" else watts
             objective = (spent / output if problem.saturate else spent,)
         mixed = "-mixed" if discipline == "mixed" else ""
-        name = f"{engine.facts.id}/{acc.id}/{weights}-kv-{kv}/serve-tp{tp:02d}-c{chunk:05d}-b{b:04d}{mixed}"
+        name = f"{engine.facts.id}/{acc.id}/{weights}-kv-{kv}/{drafts(cut)}serve-{cut.words}-c{chunk:05d}-b{b:04d}{mixed}"
         headroom = n * one if problem.open_loop else min(n * one, problem.load / problem.utilization)
-        key = (*objective, devices, tp, *narrow(problem, weights, kv), -three_digits(headroom), 1, name)
+        key = (*objective, devices, cut.tp, *narrow(problem, weights, kv), -three_digits(headroom), 1, cut.ahead, name)
         out.append(Found(key, name, (n,), devices, cost))
     return out
 
 
-def slot_level(problem: Problem, limit: int) -> float:
-    """Mean sequences at which a thousandth of arrivals finds all slots taken, where first tokens are bounded."""
+def drafts(cut: Cut) -> str:
+    """What a name says of drafting."""
+    return f"draft{cut.ahead:02d}/" if cut.ahead else ""
+
+
+def slot_level(problem: Problem, limit: int, cut: Cut) -> float:
+    """Mean sequences at which a thousandth of arrivals finds all slots of its group taken, where first tokens are bounded."""
     starts = any(b.metric in ("ttft", "e2e") for b in (*problem.slo.bounds, *problem.slo.jointly))
     if not starts or problem.load_kind == "concurrency":
         return float(limit)
-    return limit * SLOT_WAIT ** (1.0 / (math.sqrt(2.0 * (limit + 1.0)) - 1.0))
+    slots = limit / cut.dp
+    return limit * SLOT_WAIT ** (1.0 / (math.sqrt(2.0 * (slots + 1.0)) - 1.0))

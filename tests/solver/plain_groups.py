@@ -12,15 +12,17 @@ from dataclasses import dataclass, field
 
 from servegen.solve.problem import EngineOption, Kind, Problem
 from tests.solver.plain import largest, meets, slot_level, three_digits
-from tests.solver.plain_memory import chunks_worth, exists, holds, memory, tps
-from tests.solver.plain_replica import EDGES, Replica, Traffic, step, traffic
+from tests.solver.plain_cut import Cut, cuts, most_replicas
+from tests.solver.plain_memory import chunks_worth, holds, memory
+from tests.solver.plain_replica import EDGES, Replica, Traffic, traffic
+from tests.solver.plain_step import step
 
 
 @dataclass
 class Choice:
     """One replica of a kind: a row and a batch limit, at its largest level."""
 
-    tp: int
+    cut: Cut
     kind: Kind
     discipline: str
     replica: Replica
@@ -84,29 +86,29 @@ def _choices(
 ) -> list[Choice]:
     out = []
     option = next(o for o in engine.weights if o.precision == weights)
-    for tp in tps(problem, kind):
-        if not exists(problem, engine, kind, option, kv, tp):
-            continue
+    for cut in cuts(problem, engine, kind, option, kv):
         for discipline in engine.facts.schedulers:
+            if discipline == "mixed" and not cut.whole:
+                continue
             for chunk in chunks_worth(load, chunks):
-                one = step(problem.model, kind.facts, engine.facts, weights, kv, tp)
+                one = step(problem.model, kind, engine.facts, weights, kv, cut)
                 replica = Replica(one, chunk, load, engine.facts.request_s.value, [0.0] * len(EDGES))
                 fit = [
                     b
                     for b in limits
-                    if holds(problem, memory(problem, kind.facts, engine.facts, weights, kv, tp, chunk, b, False), load, b)
+                    if holds(problem, memory(problem, kind, engine.facts, weights, kv, cut, chunk, b, False), load, b)
                 ]
                 if not fit:
                     continue
-                top = max(slot_level(problem, b) for b in fit)
+                top = max(slot_level(problem, b, cut) for b in fit)
                 cap = largest(lambda n, r=replica, x=discipline: meets(problem, r.at(x, n), load), top)
-                most = kind.plan.nodes * (kind.plan.per_node // tp) - problem.spares
+                most = most_replicas(kind, cut) - problem.spares
                 for b in fit if cap > 0 else ():
-                    level = min(slot_level(problem, b), cap)
+                    level = min(slot_level(problem, b, cut), cap)
                     seen = replica.at(discipline, level)
                     flight = seen.rate * seen.mean("e2e", load)
                     flight = flight if problem.open_loop else min(flight, b)
-                    out.append(Choice(tp, kind, discipline, replica, level, flight, seen.rate, most))
+                    out.append(Choice(cut, kind, discipline, replica, level, flight, seen.rate, most))
     return out
 
 
@@ -126,7 +128,7 @@ def _counts(problem: Problem, a: Choice, b: Choice, narrow: tuple[int, int], loa
     for x in range(1, a.most + 1):
         for y in range(1, b.most + 1):
             counts = x + problem.spares, y + problem.spares
-            devices = counts[0] * a.tp + counts[1] * b.tp
+            devices = counts[0] * a.cut.devices + counts[1] * b.cut.devices
             if problem.max_accelerators and devices > problem.max_accelerators:
                 continue
             used = let_through(x, y, *rates)
@@ -139,13 +141,11 @@ def _counts(problem: Problem, a: Choice, b: Choice, narrow: tuple[int, int], loa
             else:
                 of = "tdp_w" if problem.objective == "energy" else "price_per_hour"
                 objective = sum(
-                    n * c.tp * (getattr(c.kind.facts, of) if of == "tdp_w" else c.kind.plan.price_per_hour)
+                    n * c.cut.devices * (getattr(c.kind.facts, of) if of == "tdp_w" else c.kind.plan.price_per_hour)
                     for n, c in zip(counts, (a, b), strict=True)
                 )
             headroom = whole if problem.open_loop else min(whole, problem.load / problem.utilization)
-            found = Groups((objective, devices, max(a.tp, b.tp), *narrow, -three_digits(headroom)), (x, y))
+            found = Groups((objective, devices, max(a.cut.tp, b.cut.tp), *narrow, -three_digits(headroom)), (x, y))
             if best is None or found.key < best.key:
                 best = found
     return best
-
-

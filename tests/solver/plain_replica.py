@@ -1,4 +1,4 @@
-"""One replica as plain arithmetic: the step of a dense model, and what clients see of each discipline, in Python floats."""
+"""One replica as plain arithmetic: what its clients see of each discipline, in Python floats."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from servegen.catalog.facts import BYTES_PER_KV, BYTES_PER_WEIGHT, AcceleratorFacts, EngineFacts, ModelFacts
 from servegen.solve.problem import Problem
+from tests.solver.plain_step import Round, Step
 
 EDGES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 1.0)
 WIDTHS = tuple(b - a for a, b in itertools.pairwise(EDGES))
@@ -55,123 +55,6 @@ def traffic(problem: Problem) -> Traffic:
         float(d.arrival_cv2),
         bool(w.rate_per_s) or (w.saturate and bool(problem.slo.bounds)),
         [(math.log(b), float(w.osl.mean) if b == 1 else float(w.osl.quantile(b / (b + 1)))) for b in sizes],
-    )
-
-
-@dataclass
-class Step:
-    """One configuration's step, in seconds."""
-
-    fixed: float  # launches and all-reduce latency
-    least: float  # of a step with a prompt: the host's time to launch it
-    each: float  # host work per sequence
-    stream: float  # weights and vocabulary
-    multiply: float  # per token
-    wire: float  # per token
-    read: float  # per cached token of one sequence
-    pair: float  # per unit of total^2 - cached^2
-
-    def gemm(self, tokens: float) -> float:
-        return max(self.stream, self.multiply * tokens)
-
-    def decode(self, n: float, context: float) -> float:
-        return self.fixed + (self.each + self.read * context + self.wire) * n + self.gemm(n)
-
-    def prefill(self, new: float, whole: float, chunk: float) -> float:
-        left, time = new, 0.0
-        while left > 0:
-            now = min(chunk, left)
-            time += self.chunk(now)
-            left -= now
-        return time + self.attention(new, whole) + self.each
-
-    def chunk(self, tokens: float) -> float:
-        return max(self.device(tokens), self.least)
-
-    def device(self, tokens: float) -> float:
-        return self.fixed + self.gemm(tokens) + self.wire * tokens
-
-    def attention(self, new: float, whole: float) -> float:
-        return self.pair * (whole * whole - (whole - new) * (whole - new))
-
-
-@dataclass
-class Round(Step):
-    """A step that drafts ``ahead`` tokens and verifies them; ``draft`` is the step of the model that drafts, None for n-grams."""
-
-    ahead: int
-    acceptance: float
-    draft: Step | None
-    launch: float  # the engine's own, within ``fixed`` of both
-
-    def decode(self, n: float, context: float) -> float:
-        wide = n * (self.ahead + 1)
-        read = max(self.read, 2.0 * self.pair * (self.ahead + 1))
-        time = self.fixed + (self.each + read * context) * n + self.wire * wide + self.gemm(wide)
-        d = self.draft
-        if d is None:
-            return time + self.each * n
-        passes = (self.ahead - 1) * d.gemm(n) + d.gemm(wide) + self.ahead * (d.fixed - self.launch + d.read * context * n)
-        return time + self.launch + passes + 2 * self.ahead * d.wire * n
-
-    def chunk(self, tokens: float) -> float:
-        time = super().chunk(tokens)
-        return time if self.draft is None else time + self.draft.chunk(tokens)
-
-    def attention(self, new: float, whole: float) -> float:
-        own = self.pair * (whole * whole - (whole - new) * (whole - new))
-        return own if self.draft is None else own + self.draft.attention(new, whole)
-
-    def yields(self) -> tuple[float, float]:
-        """Mean and mean square of the tokens of a round, by the chance of each number."""
-        chances = [self.acceptance**k * (1 - self.acceptance) for k in range(self.ahead)] + [self.acceptance**self.ahead]
-        return sum(p * (k + 1) for k, p in enumerate(chances)), sum(p * (k + 1) ** 2 for k, p in enumerate(chances))
-
-
-def drafting(problem: Problem, acc: AcceleratorFacts, engine: EngineFacts, weights: str, kv: str, tp: int, ahead: int) -> Step:
-    """The step of a configuration that drafts ``ahead`` tokens."""
-    own = step(problem.model, acc, engine, weights, kv, tp)
-    asked = problem.speculation
-    if asked is None or not ahead:
-        return own
-    draft = step(asked.draft, acc, engine, asked.draft.native_precision, kv, tp) if asked.draft else None
-    plain = [getattr(own, name) for name in ("fixed", "each", "stream", "multiply", "wire", "read", "pair")]
-    return Round(*plain, ahead, asked.acceptance, draft, engine.step_s.value)
-
-
-def _matrix_bytes(model: ModelFacts, precision: str) -> float:
-    total = 0.0
-    for t in model.tensors:
-        if t.kind in ("attention", "mlp"):
-            stored = precision == model.native_precision or not t.quantizable
-            total += t.stored_bytes if stored else t.params * BYTES_PER_WEIGHT[precision]
-    return total
-
-
-def step(model: ModelFacts, acc: AcceleratorFacts, engine: EngineFacts, weights: str, kv: str, tp: int) -> Step:
-    (group,) = model.layers
-    att, layers = group.attention, model.num_layers
-    gemm = acc.gemm[weights]
-    peak = acc.peak_flops[weights if weights != "int4" and weights in acc.peak_flops else "bf16"]
-    params = sum(t.active for t in model.tensors if t.kind in ("attention", "mlp"))
-    vocabulary = model.vocab_size * model.hidden_size * 2.0
-    heads = att.num_kv_heads / min(tp, att.num_kv_heads)
-    cached = layers * heads * 2 * att.head_dim * BYTES_PER_KV[kv]
-    latency = wire = 0.0
-    if tp > 1:
-        latency = 2 * layers * engine.allreduce_latency_factor.value * acc.allreduce_alpha_s[tp]
-        speed = min(engine.allreduce_bandwidth_factor.value * acc.allreduce_bytes_per_s[tp], acc.link_bytes_per_s)
-        wire = 2 * layers * (2 * model.hidden_size * 2.0 * (tp - 1) / tp) / speed
-    return Step(
-        fixed=engine.step_s.value + layers * engine.layer_s.value + latency,
-        least=layers * engine.prompt_layer_s.value,
-        each=engine.sequence_s.value,
-        stream=_matrix_bytes(model, weights) / (tp * acc.hbm_bytes_per_s * gemm.ew)
-        + vocabulary / (tp * acc.hbm_bytes_per_s * 0.75),
-        multiply=2.0 * params / (tp * peak * gemm.ec),
-        wire=wire,
-        read=cached / (acc.hbm_bytes_per_s * engine.kv_efficiency.value * engine.kv_share.get(f"{acc.id}.{kv}", 1.0)),
-        pair=layers * att.num_heads * 2 * att.head_dim / (tp * acc.peak_flops["bf16"] * engine.attention_efficiency.value),
     )
 
 
@@ -281,6 +164,13 @@ class Replica:
         self.edges: list[float] = []
         for n, w in zip(t.new, t.whole, strict=True):
             self.edges.append(max(self.step.prefill(n, w, self.chunk), self.edges[-1] if self.edges else 0.0))
+        # What comes after the first stage and the prefill: the other stages, the hand-over.
+        self.later: list[float] = []
+        for n, w in zip(t.new, t.whole, strict=True):
+            stages = self.step.after(n, w, self.chunk)
+            self.later.append(max(stages, self.later[-1] if self.later else 0.0))
+        self.later = [stages + handed for stages, handed in zip(self.later, self.handoff, strict=True)]
+        self.later_mean = sum(w * (a + b) / 2 for w, a, b in zip(WIDTHS, self.later, self.later[1:], strict=False))
         bins = zip(t.bin_weights, t.new_bins, t.whole_bins, strict=True)
         self.pieces = sum(w * max(math.ceil(n / self.chunk), 1.0) for w, n in zip(t.bin_weights, t.new_bins, strict=True))
         self.attention = sum(w * self.step.attention(n, whole) for w, n, whole in bins)
@@ -289,10 +179,9 @@ class Replica:
         """How much cheaper a prompt is when so many share a step."""
 
         def together(k: float) -> float:
-            tokens = k * self.load.new_mean
-            chunks = max(tokens / self.chunk, 1.0)
-            size = tokens / chunks
-            return chunks * self.step.chunk(size) + k * (self.step.each + self.attention)
+            tokens, groups = k * self.load.new_mean, min(k, self.step.groups)  # groups that have a prompt
+            chunks = max(tokens / (self.chunk * groups / self.step.groups), 1.0)
+            return chunks * self.step.chunk(tokens / chunks, k) + k / groups * (self.step.each + self.attention)
 
         return min(together(prompts) / (prompts * together(1.0)), 1.0)
 
@@ -323,11 +212,12 @@ class Replica:
 
     def _first(self, n: float) -> Seen:
         step_s, gaps = self.decode(n), self.load.gaps / self.tokens
-        most = max(self.chunk / self.load.new_mean, 1.0)
+        most = max(self.chunk / self.load.new_mean, self.step.groups)
         gain = prompts = 1.0
         for _ in range(4):
             rate = n / (gaps * step_s + n * self.prefill * gain)
-            prompts = self.together(rate, step_s, most)
+            window = step_s + (self.prefill * gain if self.step.groups > 1 else 0.0)  # other groups prefill meanwhile
+            prompts = self.together(rate, window, most)
             gain = self.gain(prompts)
         rate = n / (gaps * step_s + n * self.prefill * gain)
         each = self.prefill * gain
@@ -339,8 +229,8 @@ class Replica:
             start_mean=self.request + step_s / 2 * (1 - busy),
             busy=busy,
             wait=self.wait(each, busy, n),
-            service=self.edges,
-            service_mean=self.prefill,
+            service=[a + b for a, b in zip(self.edges, self.later, strict=True)],
+            service_mean=self.prefill + self.later_mean,
             gap=step_s,
             gap_sd=self.spread(n),
             stalled=-math.expm1(-rate * step_s),
@@ -443,13 +333,12 @@ class Replica:
         return self.load.longest[-1][1]
 
     def _prefill(self, busy: float) -> Seen:
-        most = max(self.chunk / self.load.new_mean, 1.0)
+        most = max(self.chunk / self.load.new_mean, self.step.groups)
         gain = 1.0
         for _ in range(4):
             rate = busy / (self.prefill * gain)
             gain = self.gain(min(max(rate * self.prefill, 1.0), most))
         each = self.prefill * gain
-        extra = sum(w * (a + b) / 2 for w, a, b in zip(WIDTHS, self.handoff, self.handoff[1:], strict=False))
         none = [0.0] * len(EDGES)
         return Seen(
             rate=busy / each,
@@ -457,8 +346,8 @@ class Replica:
             start_mean=self.request,
             busy=busy,
             wait=self.wait(each, busy, 64.0),
-            service=[a + b for a, b in zip(self.edges, self.handoff, strict=True)],
-            service_mean=self.prefill + extra,
+            service=[a + b for a, b in zip(self.edges, self.later, strict=True)],
+            service_mean=self.prefill + self.later_mean,
             gap=0.0,
             gap_sd=0.0,
             stalled=0.0,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from servegen.solve.problem import EngineOption, Kind, Problem
 from tests.solver.plain import (
     IDLE,
     Found,
     best_aggregated,
+    drafts,
     largest,
     meets,
     narrow,
@@ -20,8 +21,10 @@ from tests.solver.plain import (
     slot_level,
     three_digits,
 )
-from tests.solver.plain_memory import chunks_worth, exists, found, holds, memory, tps
-from tests.solver.plain_replica import EDGES, Replica, Seen, Traffic, step, traffic
+from tests.solver.plain_cut import Cut, cuts, drafting_cuts, most_replicas
+from tests.solver.plain_memory import Memory, chunks_worth, found, holds, memory
+from tests.solver.plain_replica import EDGES, Replica, Seen, Traffic, traffic
+from tests.solver.plain_step import stepping
 
 #: Prompts that a prefill server keeps at the most.
 SLOTS = 64
@@ -38,17 +41,23 @@ def best_of_all(problem: Problem, limits: Sequence[int], chunks: Sequence[int]) 
     return split if gain >= problem.gain and gain > 1.0 else together
 
 
-def packs(kinds: tuple[Kind, Kind], first: int, x: int, second: int, y: int) -> bool:
-    """Whether ``x`` servers of ``first`` and ``y`` of ``second`` devices fit the nodes: all ways to fill them are tried."""
+def packs(kinds: tuple[Kind, Kind], first: Cut, x: int, second: Cut, y: int) -> bool:
+    """Whether ``x`` and ``y`` servers fit the nodes: all ways to fill them are tried."""
     if kinds[0] is not kinds[1]:
-        return all(n <= k.plan.nodes * (k.plan.per_node // tp) for k, tp, n in zip(kinds, (first, second), (x, y), strict=True))
-    kind = kinds[0]
+        return x <= most_replicas(kinds[0], first) and y <= most_replicas(kinds[1], second)
+    kind, per = kinds[0], kinds[0].plan.per_node
+    if first.devices > per:  # takes nodes whole
+        left = kind.plan.nodes - x * math.ceil(first.devices / per)
+        beside = left * (per // second.devices) if second.devices <= per else left // math.ceil(second.devices / per)
+        return left >= 0 and y <= beside
+    if second.devices > per:
+        return packs(kinds, second, y, first, x)
     room = {0: 0}  # servers of the first size placed -> most of the second size beside them
     for _ in range(kind.plan.nodes):
         wider: dict[int, int] = {}
         for placed, other in room.items():
-            for more in range(min(kind.plan.per_node // first, x - placed) + 1):
-                beside = (kind.plan.per_node - more * first) // second
+            for more in range(min(per // first.devices, x - placed) + 1):
+                beside = (per - more * first.devices) // second.devices
                 wider[placed + more] = max(wider.get(placed + more, -1), other + beside)
         room = wider
     return room.get(x, -1) >= y
@@ -85,32 +94,61 @@ def _pairs(
     load = traffic(problem)
     link = min(k.plan.fabric_bytes_per_s for k in kinds)
     (option,) = (o for o in engine.weights if o.precision == weights)
-    legal = [[tp for tp in tps(problem, k) if exists(problem, engine, k, option, kv, tp)] for k in kinds]
     if not link:
         return []
-    gaps = [g for tp in legal[1] for g in _decodes(problem, load, engine, kinds[1], weights, kv, tp, limits, link)]
+    able = [
+        [
+            drafting
+            for cut in cuts(problem, engine, k, option, kv, split=True)
+            for drafting in drafting_cuts(problem, engine, k, cut, "decode")
+        ]
+        for k in kinds
+    ]
+    gaps = [g for cut in able[1] for g in _decodes(problem, load, engine, kinds[1], weights, kv, cut, limits, link)]
     starts = [
         s
-        for tp in legal[0]
-        for peer in legal[1]
-        for s in _prefills(problem, load, engine, kinds[0], weights, kv, tp, peer, chunks, link)
+        for cut in able[0]
+        for peer in sorted({other.tp for other in able[1]})
+        for s in _prefills(problem, load, engine, kinds[0], weights, kv, cut, peer, chunks, link)
     ]
     out = []
+    fitting: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for start in starts:
         for gap in gaps:
-            if gap.tp == start.peer:
-                out += _pair(problem, load, engine, kinds, weights, kv, start, gap)
+            if gap.cut.tp == start.peer and gap.cut.ahead == start.cut.ahead:
+                sizes = start.cut.tp, gap.cut.tp
+                if sizes not in fitting:
+                    fitting[sizes] = _counts(problem, kinds, start.cut, gap.cut)
+                out += _pair(problem, load, engine, kinds, weights, kv, start, gap, fitting[sizes])
     return out
+
+
+def _counts(problem: Problem, kinds: tuple[Kind, Kind], start: Cut, gap: Cut) -> list[tuple[int, int]]:
+    """Every pair of counts that the pool holds, spares beside them."""
+    spare = problem.spares
+    most = problem.max_accelerators or sum(k.devices for k in ({kinds[0].index: kinds[0], kinds[1].index: kinds[1]}).values())
+
+    def fits(x: int, y: int) -> bool:
+        devices = (x + spare) * start.tp + (y + spare) * gap.tp
+        return devices <= most and packs(kinds, start, x + spare, gap, y + spare)
+
+    return [(x, y) for x in range(1, most // start.tp + 1) for y in range(1, most // gap.tp + 1) if fits(x, y)]
 
 
 @dataclass
 class Server:
-    tp: int
+    cut: Cut
     chunk: int
     limit: int
     rate: float
     replica: Replica
     peer: int = 0
+    known: dict[float, Seen] = field(default_factory=dict)  # where the replica stands at the rates that were asked for
+
+
+def _handed(m: Memory, tokens: float, cut: Cut, links: float) -> float:
+    """Seconds to hand the KV of so many tokens over, which the devices of one group have between them."""
+    return (tokens * m.token * cut.group + 60e6) / (0.72 * links)
 
 
 def _prefills(
@@ -120,28 +158,29 @@ def _prefills(
     kind: Kind,
     weights: str,
     kv: str,
-    tp: int,
+    cut: Cut,
     peer: int,
     chunks: Sequence[int],
     link: float,
 ) -> list[Server]:
     out = []
-    factors = pessimism(problem, engine.facts, kind)
+    factors = pessimism(problem, engine.facts, kind, cut)
+    links = link * min(cut.tp, peer) / cut.dp  # of one group
     for chunk in chunks_worth(load, chunks):
-        m = memory(problem, kind.facts, engine.facts, weights, kv, tp, chunk, SLOTS, True)
+        m = memory(problem, kind, engine.facts, weights, kv, cut, chunk, SLOTS, True)
         if m.pool <= 0 or max(problem.context_length, found(problem)) * m.token > m.pool:
             continue
-        one = step(problem.model, kind.facts, engine.facts, weights, kv, tp)
+        one = stepping(problem, kind, engine.facts, weights, kv, cut)
         handoff: list[float] = []
         for new, whole in zip(load.new, load.whole, strict=True):
-            moved = (whole * m.token * tp + 60e6) / (0.72 * link * min(tp, peer))
-            left = max(moved / math.ceil(new / chunk), moved - one.prefill(new, whole, chunk))
+            moved = _handed(m, whole, cut, links)
+            left = max(moved / math.ceil(new / (chunk / cut.dp)), moved - one.prefill(new, whole, chunk))
             handoff.append(max(left, handoff[-1] if handoff else left))
-        replica = Replica(one, chunk, load, 2 * engine.facts.request_s.value, handoff)
+        replica = Replica(one, chunk, load, 2 * engine.facts.request_s.value, handoff, problem.speculation is not None)
         busy = largest(lambda u, r=replica: meets(problem, r.at("prefill", u), load, ("ttft",), factors), 1 - 1e-6)
         if busy > 0:
-            links = 1.0 / ((float(problem.demand.total_mean) * m.token * tp + 60e6) / (0.72 * link * min(tp, peer)))
-            out.append(Server(tp, chunk, SLOTS, min(replica.at("prefill", busy).rate, links), replica, peer))
+            most = cut.dp / _handed(m, float(problem.demand.total_mean), cut, links)
+            out.append(Server(cut, chunk, SLOTS, min(replica.at("prefill", busy).rate, most), replica, peer))
     return out
 
 
@@ -152,25 +191,26 @@ def _decodes(
     kind: Kind,
     weights: str,
     kv: str,
-    tp: int,
+    cut: Cut,
     limits: Sequence[int],
     link: float,
 ) -> list[Server]:
-    replica = Replica(step(problem.model, kind.facts, engine.facts, weights, kv, tp), 512, load, 0.0, [0.0] * len(EDGES))
-    fitting = [
-        b for b in limits if holds(problem, memory(problem, kind.facts, engine.facts, weights, kv, tp, 512, b, True), load, b, False)
-    ]
+    one = stepping(problem, kind, engine.facts, weights, kv, cut)
+    replica = Replica(one, 512, load, 0.0, [0.0] * len(EDGES), problem.speculation is not None)
+    room = {b: memory(problem, kind, engine.facts, weights, kv, cut, 512, b, True) for b in limits}
+    fitting = [b for b in limits if holds(problem, room[b], load, b, False)]
     if not fitting:
         return []
-    factors = pessimism(problem, engine.facts, kind)
+    factors = pessimism(problem, engine.facts, kind, cut)
+    levels = {b: slot_level(problem, b, cut) for b in fitting}
     cap = largest(
         lambda n: meets(problem, replica.at("decode", n), load, ("itl", "tpot"), factors),
-        max(slot_level(problem, b) for b in fitting),
+        max(levels.values()),
     )
-    token = memory(problem, kind.facts, engine.facts, weights, kv, tp, 512, fitting[0], True).token
-    links = 1.0 / ((float(problem.demand.total_mean) * token * tp + 60e6) / (0.72 * link * tp))
-    rates = {b: min(replica.at("decode", min(cap, slot_level(problem, b))).rate, links) for b in fitting if cap > 0}
-    return [Server(tp, 512, b, rate, replica) for b, rate in rates.items()]
+    most = cut.dp / _handed(room[fitting[0]], float(problem.demand.total_mean), cut, link * cut.group)
+    rates = {b: min(replica.at("decode", min(cap, levels[b])).rate, most) for b in fitting if cap > 0}
+    known: dict[float, Seen] = {}
+    return [Server(cut, 512, b, rate, replica, known=known) for b, rate in rates.items()]
 
 
 def _rate(problem: Problem, start: Server, gap: Server) -> float:
@@ -178,7 +218,7 @@ def _rate(problem: Problem, start: Server, gap: Server) -> float:
     if problem.open_loop:
         return problem.load
     idle = start.replica.at("prefill", IDLE).ttft_mean()
-    return problem.load / (idle + start.replica.load.gaps * gap.replica.decode(1.0) + problem.think_s)
+    return problem.load / (idle + start.replica.load.gaps * gap.replica.at("decode", 1.0).gap_mean + problem.think_s)
 
 
 def _pair(
@@ -190,27 +230,20 @@ def _pair(
     kv: str,
     start: Server,
     gap: Server,
+    fitting: list[tuple[int, int]],
 ) -> list[Found]:
-    """The best counts of one prefill and one decode candidate, none if no pair of counts carries the load on time."""
+    """The best of the counts that fit of one prefill and one decode candidate, none if none carries the load on time."""
     u, spare, rate = problem.utilization, problem.spares, _rate(problem, start, gap)
     same = kinds[0] is kinds[1]
-    most = problem.max_accelerators or sum(k.devices for k in ({kinds[0].index: kinds[0], kinds[1].index: kinds[1]}).values())
     ends = any(b.metric == "e2e" for b in problem.slo.bounds) or not math.isnan(problem.slo.attainment)
-    factors: Mapping[str, float] = {
-        m: max(pessimism(problem, engine.facts, k)[m] for k in kinds) for m in ("ttft", "itl", "tpot", "e2e")
-    }
+    ends_of = [pessimism(problem, engine.facts, k, s.cut) for k, s in zip(kinds, (start, gap), strict=True)]
+    factors: Mapping[str, float] = {m: max(end[m] for end in ends_of) for m in ("ttft", "itl", "tpot", "e2e")}
     full = problem.saturate or problem.objective == "throughput"
-    pair = f"prefill-tp{start.tp:02d}-c{start.chunk:05d}-b{SLOTS:04d}+decode-tp{gap.tp:02d}-c00512-b{gap.limit:04d}"
+    pair = f"prefill-{start.cut.words}-c{start.chunk:05d}-b{SLOTS:04d}+decode-{gap.cut.words}-c00512-b{gap.limit:04d}"
     ids = kinds[0].facts.id if same else f"{kinds[0].facts.id}+{kinds[1].facts.id}"
-    name = f"{engine.facts.id}/{ids}/{weights}-kv-{kv}/{pair}"
+    name = f"{engine.facts.id}/{ids}/{weights}-kv-{kv}/{drafts(start.cut)}{pair}"
 
-    def fits(x: int, y: int) -> bool:
-        devices = (x + spare) * start.tp + (y + spare) * gap.tp
-        return devices <= most and packs(kinds, start.tp, x + spare, gap.tp, y + spare)
-
-    counts = [
-        (x, y) for x in range(1, most // start.tp + 1) for y in range(1, most // gap.tp + 1) if fits(x, y)
-    ]
+    counts = fitting
     if full and counts:  # the pool yields what it can, with no server more than that takes
         carried = max(min(x * start.rate, y * gap.rate) for x, y in counts)
         counts = [(math.ceil(carried / start.rate - 1e-9), math.ceil(carried / gap.rate - 1e-9))]
@@ -223,27 +256,28 @@ def _pair(
         seen = _joined(start, gap, sized / x, sized / y) if ends or problem.objective == "latency" else None
         if ends and seen is not None and not meets(problem, seen, load, ("ttft", "tpot", "e2e"), factors):
             continue
-        devices = (x + spare) * start.tp + (y + spare) * gap.tp
-        parts = [((x + spare) * start.tp, kinds[0]), ((y + spare) * gap.tp, kinds[1])]
+        devices = (x + spare) * start.cut.tp + (y + spare) * gap.cut.tp
+        parts = [((x + spare) * start.cut.tp, kinds[0]), ((y + spare) * gap.cut.tp, kinds[1])]
         cost = devices * kinds[0].plan.price_per_hour if same else sum(n * k.plan.price_per_hour for n, k in parts)
         watts = devices * kinds[0].facts.tdp_w if same else sum(n * k.facts.tdp_w for n, k in parts)
         output = sized * load.output_mean
         if problem.objective == "throughput":
             objective: tuple[float, ...] = (-three_digits(output),)
         elif problem.objective == "latency" and seen is not None:
-            objective = tuple(three_digits(quantile(over, 0.95)) for over in (seen.itl_over, seen.ttft_over))
+            pace = quantile(lambda t, seen=seen: seen.pace_over(t, load), 0.95)
+            objective = three_digits(pace), three_digits(quantile(seen.ttft_over, 0.95))
         else:
             spent = cost if problem.objective == "cost" else watts
             objective = (spent / output if problem.saturate else spent,)
         headroom = three_digits(one) if problem.open_loop else 1.0
-        key = (*objective, devices, max(start.tp, gap.tp), *narrow(problem, weights, kv), -headroom, 2, name)
+        widest = max(start.cut.tp, gap.cut.tp)
+        key = (*objective, devices, widest, *narrow(problem, weights, kv), -headroom, 2, start.cut.ahead, name)
         out.append(Found(key, name, (x, y), devices, cost))
     return out
 
 
 def _joined(start: Server, gap: Server, load_p: float, load_d: float) -> Seen:
-    first = start.replica.at("prefill", _at_rate(start.replica, "prefill", load_p, 1 - 1e-6))
-    then = gap.replica.at("decode", _at_rate(gap.replica, "decode", load_d, 4096.0))
+    first, then = _at_rate(start, "prefill", load_p, 1 - 1e-6), _at_rate(gap, "decode", load_d, 4096.0)
     return Seen(
         min(first.rate, then.rate),
         first.start,
@@ -258,12 +292,16 @@ def _joined(start: Server, gap: Server, load_p: float, load_d: float) -> Seen:
         then.stalls,
         then.stall_weights,
         then.gap_mean,
+        then.burst,
     )
 
 
-def _at_rate(replica: Replica, discipline: str, rate: float, high: float) -> float:
-    low_t, high_t = math.log(1e-8), math.log(high)
-    for _ in range(30):
-        middle = (low_t + high_t) / 2
-        low_t, high_t = (low_t, middle) if replica.at(discipline, math.exp(middle)).rate > rate else (middle, high_t)
-    return math.exp(high_t)
+def _at_rate(server: Server, discipline: str, rate: float, high: float) -> Seen:
+    if rate not in server.known:
+        low_t, high_t = math.log(1e-8), math.log(high)
+        for _ in range(30):
+            middle = (low_t + high_t) / 2
+            over = server.replica.at(discipline, math.exp(middle)).rate > rate
+            low_t, high_t = (low_t, middle) if over else (middle, high_t)
+        server.known[rate] = server.replica.at(discipline, math.exp(high_t))
+    return server.known[rate]

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from servegen.codec import dumps
@@ -14,9 +15,11 @@ from servegen.compile import compile_spec
 from servegen.engines.contract import load_contract
 from servegen.engines.registry import get_engine
 from servegen.errors import CatalogError, InfeasibleError, SpecError
+from servegen.lower import Config, lower
 from servegen.plan import Plan, loads
 from servegen.simulate.result import Result
 from servegen.solve.arrivals import Traffic
+from servegen.solve.drafting import lower_drafting
 from servegen.solve.explain import summary
 from servegen.solve.nextbest import next_best
 from servegen.solve.problem import Problem
@@ -297,6 +300,34 @@ def test_experts_and_attention_groups_draft_too(groups: int) -> None:
     found = replayed(of_problem(question, plan), 3000)
     assert found.itl.mean == pytest.approx(plan.prediction.itl.mean, rel=0.1)
     assert found.itl.p95 <= 1.1 * plan.prediction.itl.p95  # a percentile near the share of stalled gaps errs to the safe side
+
+
+def test_each_attention_group_drafts_for_itself(tmp_path: Path) -> None:
+    """A head without experts has all of its matrices in every group (SGLang patches its TP group with the attention's)."""
+    head = {"hidden_size": 2048, "num_attention_heads": 32, "num_key_value_heads": 4, "intermediate_size": 12288}
+    (tmp_path / "head.json").write_text(json.dumps(head))
+    text = spec_text(
+        model="Qwen/Qwen3-30B-A3B",
+        more_model=f", speculative: {{{EAGLE3}, draftConfig: head.json, steps: 3, acceptance: 0.8}}",
+        pool=NODES,
+    )
+    question = problem_of(text, str(tmp_path / "asked.yaml"))
+    asked_of = question.speculation
+    assert asked_of is not None and asked_of.draft is not None
+    engine, acc = question.engines[0].facts, question.pool[0].facts
+    rows = [Config(acc, "bf16", "bf16", 8, dp=dp, drafted=3) for dp in (1, 2, 8)]
+    lowered = lower_drafting(question.model, engine, rows, asked_of)
+    rounds, memory = lowered.terms.rounds, lowered.memory.draft
+    assert rounds is not None and memory is not None
+    alone = lower(asked_of.draft, engine, [Config(acc, "bf16", "bf16", 8 // dp) for dp in (1, 2, 8)])
+    reserve = engine.drafts["eagle3"]
+    np.testing.assert_allclose(memory.weight_bytes, np.maximum(alone.memory.weight_bytes, reserve))
+    for tokens in (1.0, 64.0, 4096.0):  # whatever the other groups do
+        busiest = np.full(3, tokens)
+        np.testing.assert_allclose(rounds.draft.gemm_s(busiest * [1, 2, 8], busiest), alone.terms.gemm_s(busiest))
+    # A lone sequence is drafted for by one group's devices, and never faster than by all of them.
+    one = np.ones(3)
+    assert (np.diff(rounds.draft.gemm_s(one, one)) > 0).all()
 
 
 def test_stages_and_some_methods_in_groups_are_refused_with_a_reason() -> None:
