@@ -128,7 +128,7 @@ class Choice:
 
         The groups were sized for equal numbers in flight, so the router's own wide defaults will not do. None without groups.
         """
-        if not self.roles[0].grouped:
+        if not any(r.grouped for r in self.roles):
             return None
         return max(1, round(UNEVEN * min(r.running_requests for r in self.roles))), 1.0 + UNEVEN
 
