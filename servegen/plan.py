@@ -128,7 +128,7 @@ class Choice:
 
         The groups were sized for equal numbers in flight, so the router's own wide defaults will not do. None without groups.
         """
-        if not self.roles[0].grouped:
+        if not any(r.grouped for r in self.roles):
             return None
         return max(1, round(UNEVEN * min(r.running_requests for r in self.roles))), 1.0 + UNEVEN
 
@@ -345,8 +345,11 @@ def read(text: str) -> Plan:
     plan = read_as(loads, text)
     roles = plan.choice.roles
     wanted = ("prefill", "decode") if plan.choice.topology == "disaggregated" else ("serve",)
-    if tuple(r.role for r in roles) != wanted:
+    groups = len(roles) == 2 and all(r.grouped and r.role == "serve" for r in roles) and roles[0].pool != roles[1].pool
+    if tuple(r.role for r in roles) != wanted and not (wanted == ("serve",) and groups):
         raise ValueError(f"{plan.choice.topology} serving has the roles {', '.join(wanted)}")
+    if any(r.grouped for r in roles) and not groups:
+        raise ValueError("groups of replicas are two serve roles, each on an entry of the pool of its own")
     for r in roles:
         if not 0 <= r.pool < len(plan.pool) or plan.pool[r.pool].accelerator != r.accelerator:
             raise ValueError(f"the {r.role} role stands on no entry of the pool")

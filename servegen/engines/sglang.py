@@ -49,7 +49,7 @@ class SGLang:
         name = contract_name(self.id, plan.choice.engine_version)
         contract = load_contract(name)
         servers = tuple(_server(plan, role, contract) for role in plan.choice.roles)
-        if len(servers) == 1:
+        if len(servers) < 2:
             return servers
         return (*servers, sglang_router.launch(plan, servers))
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from servegen.engines.registry import get_engine, script_template
 from servegen.errors import InfeasibleError
 from servegen.manifest import documents
-from servegen.plan import Plan, dumps, loads
+from servegen.plan import Plan, dumps, loads, read
 from servegen.render.bundle import launches_of, render
 from servegen.report.json import plan_json
 from servegen.report.text import plain, plan_blocks
@@ -89,7 +89,10 @@ def test_the_plan_names_each_group_and_its_share(plan: Plan) -> None:
     assert plan.role("serve-1") is second
     with pytest.raises(KeyError):
         plan.role("serve")
-    again = loads(dumps(plan))
+    again = read(dumps(plan))
+    alone = dataclasses.replace(plan, choice=dataclasses.replace(plan.choice, roles=(first,)))
+    with pytest.raises(ValueError, match="two serve roles"):
+        read(dumps(alone))
     assert [(r.name, r.pool, r.grouped) for r in again.choice.roles] == [("serve-0", 0, True), ("serve-1", 1, True)]
     assert dumps(loads(dumps(again))) == dumps(again)
     found = plan_json(plan)["choice"]["roles"]
