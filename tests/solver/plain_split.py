@@ -158,7 +158,9 @@ def _decodes(
 ) -> list[Server]:
     replica = Replica(step(problem.model, kind.facts, engine.facts, weights, kv, tp), 512, load, 0.0, [0.0] * len(EDGES))
     fitting = [
-        b for b in limits if holds(problem, memory(problem, kind.facts, engine.facts, weights, kv, tp, 512, b, True), load, b, False)
+        b
+        for b in limits
+        if holds(problem, memory(problem, kind.facts, engine.facts, weights, kv, tp, 512, b, True), load, b, cached=False)
     ]
     if not fitting:
         return []
