@@ -319,10 +319,8 @@ class Replica:
 
     def _room_bytes(self) -> float:
         """Bytes of the pool that are free, or would be without idle blocks."""
-        held = self._prefill_bytes + self.batch.held_bytes + self._head_bytes
-        if self.cache is not None:
-            held += self.cache.locked * self._block_bytes
-        return self.limits.pool_bytes - held
+        cached = self.cache.locked * self._block_bytes if self.cache is not None else 0.0
+        return self.limits.pool_bytes - (self._prefill_bytes + self.batch.held_bytes + self._head_bytes + cached)
 
     def _take_in(self, request: Request, whole: bool, room: int, parts: bool) -> bool:
         """Give a waiting request its memory, if there is room; its slot is free."""
@@ -342,8 +340,8 @@ class Replica:
         if matched and cache is not None:
             new -= (matched - cache.idle_among(blocks[:matched])) * self._block_bytes
         empty = not self.batch.size and not self._prefilling
-        pool = self.limits.pool_bytes - self._head_bytes
-        if not empty and (self._reserved_bytes + reserve > pool or new > self._room_bytes()):
+        reserved = self._reserved_bytes + reserve + self._head_bytes
+        if not empty and (reserved > self.limits.pool_bytes or new > self._room_bytes()):
             return False
         self.waiting.popleft()
         self._waited = 0
@@ -396,8 +394,6 @@ class Replica:
         self.busy_s += now - start
         if not self.log.watch:
             return
-        held = self._prefill_bytes + self.batch.held_bytes + self.batch.growth_bytes * self._steps / 2.0 + self._head_bytes
-        if self.cache is not None:
-            held += self.cache.locked * self._block_bytes
+        held = self.limits.pool_bytes - self._room_bytes() + self.batch.growth_bytes * self._steps / 2.0
         self.log.kv.add(start, now, held / self.limits.pool_bytes)
         self.log.running.add(start, now, len(self.batch.running) + self._prefilling)

@@ -8,11 +8,13 @@ and static batching) is here, prefill and decode apart in :mod:`tests.solver.pla
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from servegen.catalog.facts import EngineFacts
+from servegen.service.demand import demand
 from servegen.solve.problem import EngineOption, Kind, Problem
 from tests.solver.plain_cut import Cut, cuts, drafting_cuts, most_replicas
 from tests.solver.plain_memory import beside_cache, chunks_worth, holds, memory
@@ -134,11 +136,20 @@ def narrow(problem: Problem, weights: str, kv: str) -> tuple[int, int]:
     return problem.allowed_weights.index(weights), problem.allowed_kv.index(kv)
 
 
+def computed_by(problem: Problem, engine: EngineOption) -> Problem:
+    """The problem as an engine sees it: one without a prefix cache computes every prompt."""
+    if engine.facts.prefix_cache:
+        return problem
+    workload = dataclasses.replace(problem.workload, prefix_hit=0.0, prefix_shared=0.0)
+    return dataclasses.replace(problem, workload=workload, demand=demand(workload, bounded=bool(problem.slo.bounds)))
+
+
 def best_aggregated(problem: Problem, limits: Sequence[int], chunks: Sequence[int]) -> Found | None:
     """The optimum over every aggregated candidate."""
-    load = traffic(problem)
     best: Found | None = None
     for engine in problem.engines:
+        asked = computed_by(problem, engine)
+        load = traffic(asked)
         for kind in powered(problem):
             for discipline in engine.facts.schedulers:
                 for option in engine.weights:
@@ -149,7 +160,7 @@ def best_aggregated(problem: Problem, limits: Sequence[int], chunks: Sequence[in
                             for drafting in drafting_cuts(problem, engine, kind, cut, discipline):
                                 for chunk in chunks_worth(load, chunks):
                                     for found in _row(
-                                        problem, load, engine, kind, discipline, option.precision, kv, drafting, chunk, limits
+                                        asked, load, engine, kind, discipline, option.precision, kv, drafting, chunk, limits
                                     ):
                                         if best is None or found.key < best.key:
                                             best = found

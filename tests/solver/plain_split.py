@@ -198,7 +198,7 @@ def _decodes(
     one = stepping(problem, kind, engine.facts, weights, kv, cut)
     replica = Replica(one, 512, load, 0.0, [0.0] * len(EDGES), problem.speculation is not None)
     room = {b: memory(problem, kind, engine.facts, weights, kv, cut, 512, b, True) for b in limits}
-    fitting = [b for b in limits if holds(problem, room[b], load, b, False)]
+    fitting = [b for b in limits if holds(problem, room[b], load, b, cached=False)]
     if not fitting:
         return []
     factors = pessimism(problem, engine.facts, kind, cut)
