@@ -23,6 +23,7 @@ exec python3 -m sglang.launch_server \
   --port 30000 \
   --tp-size 16 \
   --nnodes 2 \
+  --dist-timeout 8130 \
   --dtype bfloat16 \
   --kv-cache-dtype bfloat16 \
   --context-length 8192 \
