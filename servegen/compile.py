@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from servegen.codec import dumps, read_as
 from servegen.errors import (
     BundleError,
     Diagnostic,
@@ -23,7 +24,7 @@ from servegen.errors import (
     UserError,
     Where,
 )
-from servegen.plan import Plan, dumps, loads
+from servegen.plan import Plan, loads
 
 if TYPE_CHECKING:
     from servegen.bundle import Bundle
@@ -86,7 +87,9 @@ def plan(result: Result) -> Result:
     """
     problem = made(result.problem, "resolve")
     if result.locked is not None:
-        refuse_stale(result.loaded.file, result.locked, problem.inputs)
+        engines = result.loaded.spec.spec.constraints.engines
+        other = result.locked.choice.engine not in engines or result.locked.name != result.loaded.name
+        refuse_stale(result.loaded.file, result.locked, problem.inputs, other)
         return replace(result, plan=result.locked)
     from servegen.solve.search import solve
 
@@ -212,8 +215,8 @@ def read_lock(out: Path, name: str, file: str, read: Callable[[str], T]) -> T:
 
     text = read_plan_lock(out, name, file)
     try:
-        return read(text)
-    except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
+        return read_as(read, text)
+    except ValueError as error:
         where = Where(str(out / name / file))
         message = f"this is no plan that servegen can read: {error}"
         raise EmitError(Diagnostic("bad-lock", message, where, "build once without --locked")) from error
@@ -232,9 +235,11 @@ def was_verified(out: Path, name: str) -> bool:
         return False
 
 
-def refuse_stale(file: str, locked: Locked, inputs: Mapping[str, str]) -> None:
-    """Raise StaleError unless the lock was made from these very inputs."""
+def refuse_stale(file: str, locked: Locked, inputs: Mapping[str, str], other: bool = False) -> None:
+    """Raise StaleError unless the lock was made from these very inputs; ``other`` where it names what the spec does not."""
     differing = sorted(name for name in {*locked.inputs, *inputs} if locked.inputs.get(name) != inputs.get(name))
+    if other:
+        differing.append("the spec (another name or engine)")
     if differing:
         message = f"{locked.name}: the locked plan was made from other inputs: {', '.join(differing)}"
         hint = "build without --locked to solve again"

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from servegen import compile as single
 from servegen.bundle import Bundle
+from servegen.codec import dumps, parsed
 from servegen.errors import BundleError, Diagnostic, NotBuiltError, SpecError, UserError
 from servegen.fleet import Fleet, FleetPlan, loads
 from servegen.manifest import documents
-from servegen.plan import Plan, dumps, parsed
+from servegen.plan import Plan
 
 if TYPE_CHECKING:
     from servegen.emit import Change

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from servegen.plan import Plan, parsed
+from servegen.codec import parsed
+from servegen.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from servegen.catalog.accelerators import arithmetic
 from servegen.catalog.engines import attention_of, gemm_of
 from servegen.catalog.facts import BYTES_PER_KV, AcceleratorFacts, EngineFacts, LayerGroup, ModelFacts
 from servegen.roofline import attention, collectives, compute
+from servegen.roofline.speculation import DraftMemory
 from servegen.roofline.step import Array, StepTerms, stack
 
 Physics = Literal["ideal", "calibrated"]
@@ -35,7 +36,7 @@ class Config:
     """What one row of columns stands for: a replica of ``tp * pp`` devices (design: dp inside tp, ep divides tp).
 
     ``node`` is how many devices share a scale-up domain, 0 for all of them; beyond it they talk over ``fabric_bytes_per_s``
-    (one way, each).
+    (one way, each). ``drafted`` tokens are guessed ahead of each step (``solve/drafting.py``).
     """
 
     accelerator: AcceleratorFacts
@@ -47,6 +48,7 @@ class Config:
     ep: int = 1
     node: int = 0
     fabric_bytes_per_s: float = 0.0
+    drafted: int = 0
 
     @property
     def devices(self) -> int:
@@ -72,6 +74,7 @@ class MemoryTerms:
     kv_bytes: Array
     state_bytes: Array
     window: Array
+    draft: DraftMemory | None = None
 
     def sequence_bytes(self, context: Array | float) -> Array:
         """Bytes of one sequence of ``context`` tokens on one device."""
@@ -97,7 +100,8 @@ def lower(model: ModelFacts, engine: EngineFacts, configs: Sequence[Config], phy
     window = np.array([float(g.attention.window) for g in model.layers])
     rows = [_step(model, engine, c, physics) for c in configs]
     memory = [_memory(model, engine, c, physics) for c in configs]
-    columns = {name: np.array([m[name] for m in memory], dtype=np.float64) for name in memory[0]} if memory else {}
+    names = memory[0] if memory else {}
+    columns: dict[str, Any] = {name: np.array([m[name] for m in memory], dtype=np.float64) for name in names}
     return Lowered(tuple(configs), stack(rows, window), MemoryTerms(**columns, window=window))
 
 

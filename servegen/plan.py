@@ -5,21 +5,15 @@ A plan holds no clock, host, path of this machine or secret value. Seconds, byte
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import json
-import math
-import numbers
-import types
-import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
+from servegen.codec import dumps, parsed, read_as
 from servegen.rationale import Alternative, Case, Flip, Missing, ParetoPoint, Topology, Waterfall
 
 RoleName = Literal["serve", "prefill", "decode"]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -45,6 +39,7 @@ class MemoryPlan:
     runtime_bytes: float
     kv_bytes_per_token: float
     kv_tokens: int
+    draft_bytes: float = 0.0  # the model that drafts, and its graphs
 
 
 @dataclass(frozen=True)
@@ -93,6 +88,21 @@ class Role:
 
 
 @dataclass(frozen=True)
+class SpeculativePlan:
+    """Speculative decoding as the spec allows it and as the plan uses it: ``drafted`` tokens ahead of every step, 0 = not at all.
+
+    ``draft`` is what the engine is told to load for it, "" where nothing or the target's own checkpoint drafts;
+    ``tokens_per_step`` what a decode step yields of each sequence.
+    """
+
+    method: str
+    draft: str
+    acceptance: float
+    drafted: int
+    tokens_per_step: float
+
+
+@dataclass(frozen=True)
 class Choice:
     engine: str
     engine_version: str
@@ -135,6 +145,7 @@ class Prediction:
     band: Mapping[str, Band]
     floor: Mapping[str, float]  # ideal roofline: prefill_time_s, step_time_s
     extrapolated: tuple[str, ...]  # constants without a fit of their own, by the rule that gave them
+    tpot: Quantiles | None = None  # where tokens come in bursts, whose single gaps say little
     bounds: Mapping[str, float] = field(default_factory=dict)  # what each bound of the SLO is predicted to come to
 
 
@@ -275,6 +286,7 @@ class Plan:
     facts: Mapping[str, Any]  # the constants that the prediction used, with their sources
     notes: tuple[str, ...] = field(default=())
     verification: Verification | None = None
+    speculative: SpeculativePlan | None = None
     waterfalls: tuple[Waterfall, ...] = field(default=())  # TTFT and ITL, and what else is bounded
     made_by: str = ""  # version of servegen; no input, so that a locked plan outlives it
 
@@ -292,37 +304,7 @@ class Plan:
     @property
     def content_hash(self) -> str:
         """First 16 hex digits of the SHA-256 of the canonical JSON, whichever version of servegen made the plan."""
-        return hashlib.sha256(dumps(dataclasses.replace(self, made_by=""), indent=None).encode()).hexdigest()[:16]
-
-
-def to_jsonable(value: Any) -> Any:
-    """Plain JSON types: dataclasses as objects, tuples as arrays, floats rounded to 9 significant digits.
-
-    The rounding makes the bytes equal over numpy versions and machines, whose last bits may differ.
-    """
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_jsonable(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(k): to_jsonable(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [to_jsonable(v) for v in value]
-    if isinstance(value, bool) or value is None or isinstance(value, (str, int)):
-        return value
-    if isinstance(value, numbers.Integral):  # numpy's
-        return int(value)
-    number = float(value)
-    if math.isnan(number) or math.isinf(number):
-        return None
-    return float(f"{number:.9g}")
-
-
-def dumps(plan: Any, indent: int | None = 2) -> str:
-    """Canonical JSON: keys sorted, no NaN, a final newline when indented."""
-    separators = (",", ": ") if indent else (",", ":")
-    text = json.dumps(
-        to_jsonable(plan), sort_keys=True, indent=indent, separators=separators, ensure_ascii=False, allow_nan=False
-    )
-    return text + "\n" if indent else text
+        return hashlib.sha256(dumps(replace(self, made_by=""), indent=None).encode()).hexdigest()[:16]
 
 
 def loads(text: str) -> Plan:
@@ -330,37 +312,19 @@ def loads(text: str) -> Plan:
     return parsed(Plan, text)
 
 
-def parsed(kind: type[T], text: str) -> T:
-    """The inverse of :func:`dumps` for any frozen dataclass of plain fields. Raises as :func:`loads`."""
-    return _build(kind, json.loads(text))
-
-
-def _build(kind: type[T], value: Any) -> T:
-    """Rebuild a frozen dataclass from JSON by its field types."""
-    hints = typing.get_type_hints(kind)
-    known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    unknown = set(value) - set(known)
-    if unknown:
-        raise ValueError(f"{kind.__name__} has no field {sorted(unknown)[0]!r}")
-    return kind(**{name: _convert(hints[name], value[name]) for name in known if name in value})
-
-
-def _convert(hint: Any, value: Any) -> Any:
-    origin = typing.get_origin(hint)
-    if hint is float:
-        return math.nan if value is None else float(value)
-    if dataclasses.is_dataclass(hint):
-        return _build(typing.cast(type[Any], hint), value)
-    if origin in (typing.Union, types.UnionType):
-        if value is None:
-            return None
-        return _convert(next(a for a in typing.get_args(hint) if a is not type(None)), value)
-    if origin is tuple:
-        args = typing.get_args(hint)
-        if len(args) == 2 and args[1] is Ellipsis:
-            return tuple(_convert(args[0], v) for v in value)
-        return tuple(_convert(a, v) for a, v in zip(args, value, strict=True))
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        inner = typing.get_args(hint)[1]
-        return {k: _convert(inner, v) for k, v in value.items()}
-    return value
+def read(text: str) -> Plan:
+    """The plan in a file that anybody may have edited: as :func:`loads`, and ValueError where it contradicts itself."""
+    plan = read_as(loads, text)
+    roles = plan.choice.roles
+    wanted = ("prefill", "decode") if plan.choice.topology == "disaggregated" else ("serve",)
+    if tuple(r.role for r in roles) != wanted:
+        raise ValueError(f"{plan.choice.topology} serving has the roles {', '.join(wanted)}")
+    for r in roles:
+        if not 0 <= r.pool < len(plan.pool) or plan.pool[r.pool].accelerator != r.accelerator:
+            raise ValueError(f"the {r.role} role stands on no entry of the pool")
+        counts = (r.tp, r.pp, r.dp, r.ep, r.replicas, r.max_running_requests, r.chunked_prefill_size, r.context_length)
+        if min(counts) < 1 or r.spares < 0 or r.devices != r.tp * r.pp:
+            raise ValueError(f"the counts of the {r.role} role are none: at least 1 each, and devices = tp x pp")
+    if plan.choice.devices != sum(r.total_devices for r in roles):
+        raise ValueError("devices is not the sum of the roles'")
+    return plan

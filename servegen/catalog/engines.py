@@ -88,6 +88,11 @@ def _load(name: str) -> EngineFacts:
         renders=sheet.flag("renders"),
         predicts_only=sheet.flag("predicts_only"),
         kernels=_kernels(sheet),
+        drafts=_drafts(sheet),
+        drafting_schedulers=cast("tuple[Scheduler, ...]", _known(sheet, "drafting_schedulers", get_args(Scheduler)))
+        if sheet.has("drafting_schedulers")
+        else (),
+        drafting_groups=sheet.texts("drafting_groups") if sheet.has("drafting_groups") else (),
         kv_share=_kv_share(sheet),
         band=_band(sheet),
         images=sheet.labels("images"),
@@ -124,6 +129,10 @@ def _kernels(sheet: Sheet) -> dict[str, GemmEfficiency]:
 
 def _kv_share(sheet: Sheet) -> dict[str, float]:
     return {str(key): value for key, value in sheet.figures("kv_share").items()} if sheet.has("kv_share") else {}
+
+
+def _drafts(sheet: Sheet) -> dict[str, float]:
+    return {str(key): value for key, value in sheet.figures("drafts").items()} if sheet.has("drafts") else {}
 
 
 def _band(sheet: Sheet) -> dict[str, Constant]:

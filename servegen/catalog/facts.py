@@ -250,6 +250,9 @@ class EngineFacts:
     renders: bool  # whether this version has a launch template for it
     predicts_only: bool  # tensorrt-llm, llama-cpp, vllm-2023: never in a spec's constraints.engines
     kernels: Mapping[str, GemmEfficiency]  # by "accelerator.precision", where its own kernels are not those of the accelerator's
+    drafts: Mapping[str, float]  # by method of speculative decoding: bytes per device that it reserves at the least for the draft
+    drafting_schedulers: tuple[Scheduler, ...]  # the schedulers that draft
+    drafting_groups: tuple[str, ...]  # the methods that draft in attention groups
     kv_share: Mapping[str, float]  # by "accelerator.precision": reading of such a cache over kv_efficiency; 1 else
     band: Mapping[str, Constant]  # half-width in which 90 % of unseen rows lie, as a factor less one: ttft, itl, throughput
     images: Mapping[str, str]  # default image by version

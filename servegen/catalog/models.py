@@ -105,7 +105,7 @@ def model_from_file(path: str | Path) -> ModelFacts:
     Raises CatalogError where the file cannot be read, is not JSON, or is not a config that can be modelled.
     """
     path = Path(path)
-    config = _json(path)
+    config = read_config(path)
     id = str(config.get("_name_or_path") or "")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", id):
         id = (
@@ -117,7 +117,7 @@ def model_from_file(path: str | Path) -> ModelFacts:
     sources = {"config": str(path)}
     beside = path.with_name(path.name.removesuffix("config.json") + "hf_quant_config.json")
     if path.name.endswith("config.json") and not config.get("quantization_config") and beside.is_file():
-        quantization = _json(beside).get("quantization")
+        quantization = read_config(beside).get("quantization")
         if not isinstance(quantization, Mapping):
             raise CatalogError(Diagnostic("model-config", f"{beside}: 'quantization' must be a mapping"))
         config = {**config, "quantization_config": {"quant_method": "modelopt", **quantization}}
@@ -125,7 +125,7 @@ def model_from_file(path: str | Path) -> ModelFacts:
     return model_from_config(config, id, sources=sources)
 
 
-def _json(path: Path) -> dict[str, object]:
+def read_config(path: Path) -> dict[str, object]:
     """The JSON object that a file holds."""
     try:
         if path.stat().st_size > LARGEST_FILE_BYTES:

@@ -142,7 +142,7 @@ def _some(paths: Sequence[str]) -> str:
 
 def _print_stage(result: Result | FleetResult, stage: str) -> None:
     """What the stage made, to stdout."""
-    from servegen.plan import dumps
+    from servegen.codec import dumps
     from servegen.report.json import yaml_text
 
     if stage == "load":

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from servegen.spec.load import LoadedSpec
 
 STDIN = "-"
-_IS_SPEC = re.compile(r"""^["']?apiVersion["']?:\s*["']?servegen\b""", re.MULTILINE)
+#: Block style, and flow style or JSON, which indents its keys or has them all on one line.
+_IS_SPEC = re.compile(r"""(?:^["']?|^\s*\{[^}]*?["']?)apiVersion["']?\s*:\s*["']?servegen\b""", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,14 @@ def read_specs(paths: Sequence[str]) -> list[Source]:
     return sources
 
 
+def _head(file: str) -> str:
+    """As much of a file as a spec may have."""
+    from servegen.spec.load import MAX_BYTES
+
+    with open(file, "rb") as stream:
+        return stream.read(MAX_BYTES).decode("utf-8", "replace")
+
+
 def _files(path: str) -> list[str]:
     if not os.path.exists(path):
         raise SpecError(Diagnostic("no-file", "there is no such file or folder", Where(path)))
@@ -81,7 +90,7 @@ def _files(path: str) -> list[str]:
         file = os.path.join(path, name)
         if name.startswith(".") or not name.endswith((".yaml", ".yml")) or not os.path.isfile(file):
             continue
-        if not os.access(file, os.R_OK) or _IS_SPEC.search(Path(file).read_bytes().decode("utf-8", "replace")):
+        if not os.access(file, os.R_OK) or _IS_SPEC.search(_head(file)):
             found.append(file)  # reading it says what is wrong with one that cannot be read
         else:
             say(f"note: {file} has no apiVersion of servegen and is passed over")
@@ -117,7 +126,7 @@ def lock_of(path: str, name: str) -> str:
 
 def read_lock(path: str) -> Plan:
     """The plan of a ``plan.lock.json``. Raises SpecError where it cannot be read, UserError where it is none."""
-    from servegen.plan import loads
+    from servegen.plan import read
 
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -125,8 +134,8 @@ def read_lock(path: str) -> Plan:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise SpecError(Diagnostic("unreadable", f"cannot read it: {reason}", Where(path))) from error
     try:
-        return loads(text)
-    except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
+        return read(text)
+    except ValueError as error:
         message = f"this is no plan that servegen can read: {error}"
         raise UserError(Diagnostic("bad-lock", message, Where(path), "servegen build writes plan.lock.json")) from error
 

@@ -5,7 +5,7 @@ Flags as of 0.5.23, each by its full canonical name: the parser refuses ambiguou
 
 from __future__ import annotations
 
-from servegen.engines import sglang_router
+from servegen.engines import sglang_drafting, sglang_router
 from servegen.engines.contract import Contract, contract_name, load_contract, require
 from servegen.engines.launch import Arg, Group, Launch, Place, Probes
 from servegen.engines.overrides import environment, merge, value_of
@@ -120,6 +120,7 @@ def _args(plan: Plan, role: Role) -> tuple[Arg, ...]:
         ("--mem-fraction-static", f"{role.mem_fraction_static:.6g}"),
         ("--max-running-requests", role.max_running_requests),
         *_scheduling(plan, role),
+        *sglang_drafting.flags(plan, role),
         *_disaggregation(role),
         ("--enable-metrics", None),
     ]

@@ -145,7 +145,7 @@ class Environment:
             missing = error.name or name
             raise _failure(name, self._line(name, error), f"there is no template {missing!r}") from error
         # A template is foreign code too: whatever goes wrong in it is the template's fault, not a bug of ours.
-        except (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        except (TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise _failure(name, self._line(name, error), str(error) or type(error).__name__) from error
 
     def _line(self, name: str, error: BaseException) -> int:

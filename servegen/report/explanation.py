@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from servegen.codec import to_jsonable
 from servegen.explanation import Against, Binding, Explanation, NextBest
-from servegen.plan import to_jsonable
 from servegen.rationale import Waterfall
 from servegen.report import view
 from servegen.report.blocks import Block, Items, Table, Text, Title, table

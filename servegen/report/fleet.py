@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from servegen.codec import to_jsonable
 from servegen.fleet import Fleet, FleetPlan, Member
-from servegen.plan import Plan, to_jsonable
+from servegen.plan import Plan
 from servegen.report import view
 from servegen.report.blocks import Block, Items, Table, Title
 from servegen.report.figures import NONE, count, money, number, one_line, percent

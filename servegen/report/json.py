@@ -9,8 +9,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from servegen.codec import to_jsonable
 from servegen.errors import InfeasibleError
-from servegen.plan import Plan, Quantiles, Role, to_jsonable
+from servegen.plan import Plan, Quantiles, Role
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from servegen.plan import Plan, to_jsonable
+from servegen.codec import to_jsonable
+from servegen.plan import Plan
 from servegen.report import view
 from servegen.report.blocks import Block, Table, Text, Title, table
 from servegen.report.figures import NONE, count, number, one_line, percent, seconds

@@ -9,8 +9,9 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from servegen.codec import to_jsonable
 from servegen.errors import InfeasibleError
-from servegen.plan import Plan, to_jsonable
+from servegen.plan import Plan
 from servegen.report import view
 from servegen.report.blocks import Block, Items, Table, Text, Title, table
 from servegen.report.figures import NONE, count, number, one_line, seconds, size, visible

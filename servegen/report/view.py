@@ -86,12 +86,13 @@ def prices(plan: Plan) -> Table:
 
 
 def latencies(plan: Plan) -> Table:
-    """Shape (3, 6): each latency with its band, at the sized load."""
+    """Shape (3 or 4, 6): each latency with its band, at the sized load."""
     found = plan.prediction
     rows = []
-    for key, quantiles in (("ttft", found.ttft), ("itl", found.itl), ("e2e", found.e2e)):
-        figures = (seconds(value) for value in (quantiles.mean, quantiles.p50, quantiles.p95, quantiles.p99))
-        rows.append((_METRICS[key], *figures, band(found.band.get(key))))
+    for key, quantiles in (("ttft", found.ttft), ("itl", found.itl), ("tpot", found.tpot), ("e2e", found.e2e)):
+        if quantiles is not None:
+            figures = (seconds(value) for value in (quantiles.mean, quantiles.p50, quantiles.p95, quantiles.p99))
+            rows.append((_METRICS.get(key, "TPOT"), *figures, band(found.band.get("itl" if key == "tpot" else key))))
     return table(("latency", "mean", "p50", "p95", "p99", "band"), rows)
 
 
@@ -166,7 +167,7 @@ def load(plan: Plan) -> Table:
 
 
 def memory(plan: Plan) -> Table:
-    """Shape (10, roles + 1): gigabytes on one device by purpose, and what the KV pool of one replica holds."""
+    """Shape (10 or 11, roles + 1): gigabytes on one device by purpose, and what the KV pool of one replica holds."""
     parts = {
         "weights": "weight_bytes",
         "KV cache": "kv_pool_bytes",
@@ -176,6 +177,8 @@ def memory(plan: Plan) -> Table:
         "engine and driver": "runtime_bytes",
     }
     memories = [role.memory for role in plan.choice.roles]
+    if any(m.draft_bytes for m in memories):
+        parts["draft model and its graphs"] = "draft_bytes"
     rows = [(label, *(gigabytes(getattr(m, name)) for m in memories)) for label, name in parts.items()]
     free = [m.usable_bytes - sum(getattr(m, name) for name in parts.values()) for m in memories]
     rows.append(("not used", *(gigabytes(max(0.0, value)) for value in free)))

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servegen.roofline.attention import causal_pairs, visible_tokens
+from servegen.roofline.speculation import Rounds
 
 Array = NDArray[np.float64]
 C = TypeVar("C")
@@ -37,7 +38,8 @@ class StepTerms:
     ``pair_s`` the time per unit of :func:`servegen.roofline.attention.causal_pairs`. All are of the slowest of ``stages`` and
     of one of ``groups``; ``group_flop_s`` is the time per token of the matrices that belong to a group, ``token_flop_s`` of
     those that all groups share. ``expert_spread`` is what the busiest expert-parallel rank wakes beyond its share (F43), 0
-    without expert parallelism.
+    without expert parallelism. With ``rounds`` a decode step is a round of speculative decoding, and a prompt is prefilled by the
+    draft as well; the rows that draft have one stage.
     """
 
     launch_s: Array
@@ -56,6 +58,7 @@ class StepTerms:
     group_flop_s: Array
     expert_spread: Array
     window: Array
+    rounds: Rounds | None = None
 
     @cached_property
     def plain(self) -> bool:
@@ -64,11 +67,14 @@ class StepTerms:
 
     def kv_s(self, context: Array | float) -> Array:
         """Seconds that one sequence of ``context`` tokens adds to a decode step, shape (rows,)."""
+        if self.rounds is not None:
+            return self.rounds.kv_s(context)
         return np.asarray(np.sum(self.token_read_s * visible_tokens(context, self.window), axis=-1) + self.state_s)
 
     def attention_s(self, total: Array, cached: Array) -> Array:
         """Seconds of causal attention of whole prompts; ``total``, ``cached`` shape (k,); result (rows, k)."""
-        return np.asarray(self.pair_s @ causal_pairs(total, cached, self.window).T)
+        of = self if self.rounds is None else self.rounds
+        return np.asarray(of.pair_s @ causal_pairs(total, cached, of.window).T)
 
     def woken(self, tokens: Array) -> Array:
         """Share of the experts of a rank that ``tokens`` tokens wake, of the busiest rank; shape (rows,) or (rows, k)."""
@@ -94,13 +100,17 @@ class StepTerms:
 
     def decode_s(self, sequences: Array, kv_s: Array) -> Array:
         """Seconds of a pure decode step of ``sequences`` sequences, each reading its KV in ``kv_s``. Shape (rows,)."""
-        if self.plain:
+        if self.plain and self.rounds is None:
             each = self.sequence_s + kv_s + self.token_wire_s
             return self.launch_s + self.latency_s + each * sequences + self.gemm_s(sequences)
         micro = np.maximum(sequences / self.stages, np.minimum(sequences, 1.0))
         busiest = self.busiest(micro)
-        stage = self.launch_s + self.latency_s + (self.sequence_s + kv_s) * busiest + self.token_wire_s * micro
-        return self.stages * (stage + self.gemm_s(micro, busiest))
+        host = self.launch_s + self.latency_s + (self.sequence_s + kv_s) * busiest
+        if self.rounds is None:
+            return self.stages * (host + self.token_wire_s * micro + self.gemm_s(micro, busiest))
+        wide = self.rounds.verified
+        verify = host + self.token_wire_s * wide * micro + self.gemm_s(wide * micro, wide * busiest)
+        return self.stages * (verify + self.rounds.draft_s(micro, busiest))
 
     def chunk_s(self, tokens: Array, prompts: Array | None = None) -> Array:
         """Seconds of a stage's prefill-only step of ``tokens`` tokens, without attention and per-prompt cost.
@@ -111,7 +121,8 @@ class StepTerms:
         busiest = None
         if not self.plain:
             busiest = tokens if prompts is None else tokens / np.minimum(prompts, self.groups)
-        return fixed + self.gemm_s(tokens, busiest) + wire * tokens
+        time = fixed + self.gemm_s(tokens, busiest) + wire * tokens
+        return time if self.rounds is None else time + self.rounds.chunk_s(tokens, busiest)
 
     def prefill_s(self, uncached: Array, total: Array, chunk: Array) -> Array:
         """Seconds that a stage takes to prefill one prompt alone, in chunks (F8b, F33).
@@ -128,15 +139,18 @@ class StepTerms:
         """The decode step by what it is spent on; the parts sum to :meth:`decode_s`."""
         micro = np.maximum(sequences / self.stages, np.minimum(sequences, 1.0))
         busiest = self.busiest(micro)
-        stream, multiply = self._streamed(micro), self.token_flop_s * micro + self.group_flop_s * busiest
+        wide = 1.0 if self.rounds is None else self.rounds.verified
+        stream, multiply = self._streamed(wide * micro), wide * (self.token_flop_s * micro + self.group_flop_s * busiest)
         parts = {
             "weights": np.where(stream >= multiply, stream, 0.0),
             "compute": np.where(stream >= multiply, 0.0, multiply),
             "kv": kv_s * busiest,
             "attention": np.zeros_like(stream),
-            "collectives": self.latency_s + self.token_wire_s * micro,
+            "collectives": self.latency_s + self.token_wire_s * wide * micro,
             "overhead": self.launch_s + self.sequence_s * busiest,
         }
+        if self.rounds is not None:
+            parts["draft"] = self.rounds.draft_s(micro, busiest)
         return {name: self.stages * part for name, part in parts.items()}
 
     def _streamed(self, tokens: Array) -> Array:
@@ -153,6 +167,8 @@ class StepTerms:
             parts["compute"] += count * np.where(stream >= multiply, 0.0, multiply)
             parts["collectives"] += count * (self.latency_s + self.token_wire_s * now)
             parts["overhead"] += count * self.launch_s
+            if self.rounds is not None:
+                parts["draft"] = parts.get("draft", 0.0) + count * self.rounds.chunk_s(now, now)
         parts["overhead"] += self.sequence_s
         parts["attention"] += self.attention_s(np.array([total]), np.array([total - uncached]))[:, 0]
         return parts
@@ -165,9 +181,10 @@ def _beside(column: Array, tokens: Array) -> Array:
 
 def stack(rows: Sequence[Mapping[str, Any]], window: Array) -> StepTerms:
     """Columns from one mapping of scalars (or group vectors) per row."""
-    names = [f.name for f in dataclasses.fields(StepTerms) if f.name != "window"]
+    names = [f.name for f in dataclasses.fields(StepTerms) if f.name not in ("window", "rounds")]
+    columns: dict[str, Any] = {n: np.array([r[n] for r in rows], dtype=np.float64) for n in names}
     return StepTerms(
-        **{n: np.array([r[n] for r in rows], dtype=np.float64) for n in names},
+        **columns,
         window=np.asarray(window, dtype=np.float64),
     )
 

@@ -40,6 +40,7 @@ class Demand:
     uncached_mean: float
     total_mean: float
     osl_edges: Array
+    osl_nodes: Array
     osl_mean: float
     osl_longest: float
     longest_of_batch: Array
@@ -71,6 +72,7 @@ def demand(workload: Workload, bounded: bool = True) -> Demand:
         uncached_mean=uncached.mean,
         total_mean=workload.isl.mean,
         osl_edges=_edges(osl),
+        osl_nodes=osl.nodes(upper=False)[0],
         osl_mean=osl.mean,
         osl_longest=float(osl.longest),
         longest_of_batch=np.array([float(osl.quantile(b / (b + 1.0))) if b > 1 else osl.mean for b in BATCH_GRID]),

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen.service.burst import Burst, burst, per_token, rounds_of
 from servegen.service.demand import BATCH_GRID, EDGES, WIDTHS, Demand
 from servegen.service.server import Server, batching_gain
 
@@ -32,7 +33,8 @@ class Point:
     First token: ``const`` + wait + service, where the wait is 0 with chance 1 - ``busy`` and else exponential of mean
     ``wait_s``, and service lies between ``service_edges_s``. Gap: ``gap_s`` (spread ``gap_sd_s``), with chance
     ``stall_share`` lengthened by a stall between ``stall_edges_s``, whose bins weigh ``stall_weights``.
-    ``gap_mean_s`` counts the stalls.
+    ``gap_mean_s`` counts the stalls. With a ``burst`` that gap is a round's, behind which its other tokens follow at once;
+    ``gap_mean_s`` is the mean over all of them.
     """
 
     level: Array
@@ -49,6 +51,7 @@ class Point:
     stall_edges_s: Array
     stall_weights: Array
     gap_mean_s: Array
+    burst: Burst | None = None
 
 
 Discipline = Callable[[Server, Demand, Array], Point]
@@ -87,25 +90,32 @@ def _queue_s(service_s: Array, busy: Array, d: Demand, service_cv2: Array, slots
     return wait if d.open_loop else np.minimum(wait, slots * service_s)
 
 
+def _decode_s(s: Server, level: Array) -> Array:
+    """Seconds of a decode step. Whoever waits for its token is in the batch: below a mean of one sequence it is of one."""
+    return s.terms.decode_s(np.maximum(level, 1.0), s.kv_s)
+
+
 def _spread(s: Server, level: Array, step_s: Array) -> Array:
     """Standard deviation of a decode step when the number of sequences varies like a Poisson count."""
-    return s.terms.decode_s(level + np.sqrt(level), s.kv_s) - step_s
+    return s.terms.decode_s(np.maximum(level, 1.0) + np.sqrt(level), s.kv_s) - step_s
 
 
 def prefill_first(s: Server, d: Demand, level: Array) -> Point:
     """Waiting prompts are prefilled at once and the decodes stall meanwhile (SGLang without mixed chunks)."""
-    step = s.terms.decode_s(level, s.kv_s)
+    step = _decode_s(s, level)
     most = _most_together(s, d)
     service = s.prefill_mean_s
     gain = np.ones_like(service)
     prompts = np.ones_like(service)
+    together = burst(s, d)
+    steps = rounds_of(together, d)
     for _ in range(ROUNDS):
-        rate = level / (d.gaps * step + level * service * gain)
+        rate = level / (steps * step + level * service * gain)
         # Who arrives while other groups prefill does not wait for them.
         window = step if s.terms.plain else np.where(s.terms.groups > 1.0, step + service * gain, step)
         prompts = _prompts_per_step(rate, window, most)
         gain = batching_gain(s, d, prompts)
-    rate = level / (d.gaps * step + level * service * gain)
+    rate = level / (steps * step + level * service * gain)
     effective = service * gain
     busy = rate * effective
     # Prompts that arrive during the stall prolong it: a busy period of the queue.
@@ -124,32 +134,38 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
         stall_share=-np.expm1(-rate * step),
         stall_edges_s=s.prefill_edges_s * gain[:, None] + others[:, None],
         stall_weights=_even(level),
-        gap_mean_s=step / np.maximum(1.0 - busy, 1e-9),
+        gap_mean_s=per_token(together, step / np.maximum(1.0 - busy, 1e-9)),
+        burst=together,
     )
 
 
 def mixed(s: Server, d: Demand, level: Array) -> Point:
     """Decodes share a step with a prefill chunk under a token budget (F44; vLLM, SGLang with mixed chunks).
 
-    Rows of one stage and one attention group only.
+    Rows of one stage and one attention group only. No engine drafts in such steps, so rows that draft are read as if they did
+    not.
     """
+    together = burst(s, d)
+    if s.terms.rounds is not None:
+        s = dataclasses.replace(s, terms=dataclasses.replace(s.terms, rounds=None))
 
     def mixed_step(tokens: Array, prompts: Array, attention: Array) -> Array:
         """Seconds of a step that adds ``tokens`` prefill tokens; trailing axes broadcast."""
         tail = (slice(None),) + (None,) * (tokens.ndim - 1)
-        base = (s.terms.launch_s + s.terms.latency_s + (s.terms.sequence_s + s.kv_s) * running)[tail]
-        batch = running[tail] + tokens
+        decoding = np.maximum(running, 1.0)
+        base = (s.terms.launch_s + s.terms.latency_s + (s.terms.sequence_s + s.kv_s) * decoding)[tail]
+        batch = decoding[tail] + tokens
         return base + s.terms.sequence_s[tail] * prompts + s.terms.gemm_s(batch) + s.terms.token_wire_s[tail] * batch + attention
 
     rate, running = np.zeros_like(level), level
     for _ in range(ROUNDS):
-        step = s.terms.decode_s(running, s.kv_s)
+        step = _decode_s(s, running)
         room = np.maximum(s.chunk - running, 1.0)
         prompts = _prompts_per_step(rate, step, np.maximum(room / d.uncached_mean, 1.0))
         steps = np.maximum(d.uncached_mean / room, 1.0 / prompts)
         # Once every step carries a chunk, prompts set the pace: no more sequences can be decoding than they feed.
         running = np.minimum(level, d.gaps / steps)
-        step = s.terms.decode_s(running, s.kv_s)
+        step = _decode_s(s, running)
         longer = mixed_step(d.uncached_mean / steps, 1.0 / steps, s.attention_mean_s / steps)
         rate = 1.0 / (steps * (longer - step) + d.gaps * step / np.maximum(running, 1e-12))
     share = np.minimum(steps * running / d.gaps, 1.0)
@@ -174,16 +190,18 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         stall_edges_s=np.maximum.accumulate(np.maximum(edge_step - step[:, None], 0.0), axis=1),
         stall_weights=weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300),
         gap_mean_s=share * longer + (1.0 - share) * step,
+        burst=together,
     )
 
 
 def static(s: Server, d: Demand, level: Array) -> Point:
     """A batch is formed, prefilled and decoded until its longest member ends; who comes later waits for the next one."""
-    step = s.terms.decode_s(level, s.kv_s)
+    step = _decode_s(s, level)
     size = np.maximum(level, 1.0)
     longest = np.interp(np.log(size), np.log(BATCH_GRID), d.longest_of_batch)
     prefill = s.terms.chunk_s(size * d.uncached_mean) + size * (s.terms.sequence_s + s.attention_mean_s)
-    batch = prefill + np.maximum(longest - 1.0, 0.0) * step
+    together = burst(s, d)
+    batch = prefill + per_token(together, np.maximum(longest - 1.0, 0.0) * step)
     zeros = np.zeros_like(step)
     # Who finds a batch running (chance ``busy``) waits for the rest of it, which is uniform over its length.
     busy = np.minimum(level, 1.0)[:, None]
@@ -202,7 +220,8 @@ def static(s: Server, d: Demand, level: Array) -> Point:
         stall_share=zeros,
         stall_edges_s=np.zeros_like(s.prefill_edges_s),
         stall_weights=_even(level),
-        gap_mean_s=step,
+        gap_mean_s=per_token(together, step),
+        burst=together,
     )
 
 
@@ -236,11 +255,12 @@ def prefill_only(s: Server, d: Demand, level: Array) -> Point:
 
 def decode_only(s: Server, d: Demand, level: Array) -> Point:
     """A server that takes over prefilled requests: no prefill ever lengthens a step."""
-    step = s.terms.decode_s(level, s.kv_s)
+    step = _decode_s(s, level)
     zeros = np.zeros_like(level)
+    together = burst(s, d)
     return Point(
         level=level,
-        rate=level / (d.gaps * step),
+        rate=level / (rounds_of(together, d) * step),
         const_s=zeros,
         const_mean_s=zeros,
         busy=zeros,
@@ -252,7 +272,8 @@ def decode_only(s: Server, d: Demand, level: Array) -> Point:
         stall_share=zeros,
         stall_edges_s=np.zeros_like(s.prefill_edges_s),
         stall_weights=_even(level),
-        gap_mean_s=step,
+        gap_mean_s=per_token(together, step),
+        burst=together,
     )
 
 

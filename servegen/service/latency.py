@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen.service.burst import Burst
 from servegen.service.demand import EDGE_WEIGHTS, WIDTHS, Demand
 from servegen.service.disciplines import Point
 
@@ -51,12 +52,14 @@ def itl_exceeds(p: Point, t: Array) -> Array:
     """Chance that a gap between two output tokens is longer than ``t``, over all gaps of all requests.
 
     A percentile jumps from a step to a stall where the share of stalled gaps passes it, so that share is taken with
-    :data:`STALL_GUARD`: a plan must not rest on the last tenth of a percent.
+    :data:`STALL_GUARD`: a plan must not rest on the last tenth of a percent. Tokens of a burst follow the first one at once, so
+    that only one gap of each burst can be longer than anything.
     """
     share = np.minimum(STALL_GUARD * p.stall_share, 1.0)
     plain = _normal_tail((t - p.gap_s) / np.maximum(p.gap_sd_s, 1e-9))
     stalled = 1.0 - _below(p.stall_edges_s, p.stall_weights, t - p.gap_s)
-    return np.asarray((1.0 - share) * plain + share * np.maximum(stalled, plain))
+    over = np.asarray((1.0 - share) * plain + share * np.maximum(stalled, plain))
+    return over if p.burst is None else over / p.burst.tokens
 
 
 def itl_mean(p: Point) -> Array:
@@ -65,10 +68,34 @@ def itl_mean(p: Point) -> Array:
 
 
 def tpot_exceeds(p: Point, t: Array, d: Demand) -> Array:
-    """Chance that the mean gap of a request is longer than ``t``: the mean of its gaps, nearly normal."""
+    """Chance that the mean gap of a request is longer than ``t``: the mean of its gaps, nearly normal.
+
+    With bursts the number of rounds that an answer takes varies as well, most for short answers (renewal theory).
+    """
     middle = (p.stall_edges_s[:, 1:] + p.stall_edges_s[:, :-1]) / 2.0
-    variance = p.gap_sd_s**2 + p.stall_share * np.sum(p.stall_weights * middle**2, axis=1)
+    stalls = p.stall_share * np.sum(p.stall_weights * middle**2, axis=1)
+    if p.burst is not None:
+        return _burst_tpot_exceeds(p, p.burst, stalls, t, d)
+    variance = p.gap_sd_s**2 + stalls
     return np.asarray(_normal_tail((t - p.gap_mean_s) / np.maximum(np.sqrt(variance / max(d.gaps, 1.0)), 1e-9)))
+
+
+def _burst_tpot_exceeds(p: Point, b: Burst, stalls: Array, t: Array, d: Demand) -> Array:
+    """The same over answers of every length. Stalls (of this variance) and yields differ from round to round, and average out;
+    how many sequences run changes as slowly as they end, so that an answer sees much the same number throughout.
+    """
+    each, steady = (stalls + b.variance * p.gap_mean_s**2) / b.tokens, (p.gap_sd_s / b.tokens) ** 2
+    parts = []
+    for weight, osl in zip(WIDTHS, d.osl_nodes, strict=True):
+        gaps = max(osl - 1.0, 1.0)
+        mean = p.gap_mean_s * (1.0 + b.past / gaps) / (1.0 + b.past / d.gaps)
+        parts.append(weight * _normal_tail((t - mean) / np.maximum(np.sqrt(each / gaps + steady), 1e-9)))
+    return np.asarray(sum(parts))
+
+
+def pace_exceeds(p: Point, t: Array, d: Demand) -> Array:
+    """Chance that tokens come slower than one in ``t``: over all gaps, or over requests where tokens come in bursts."""
+    return itl_exceeds(p, t) if p.burst is None else tpot_exceeds(p, t, d)
 
 
 def e2e_exceeds(p: Point, t: Array, d: Demand) -> Array:

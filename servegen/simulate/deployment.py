@@ -10,6 +10,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from servegen.roofline.collectives import HANDOFF
+from servegen.simulate.drafting import Rounder
 from servegen.simulate.engine import Kind, Limits, Replica
 from servegen.simulate.prefix import PrefixCache
 from servegen.simulate.requests import Request, Source
@@ -96,6 +97,7 @@ class _Run:
         self._fits = 0  # the longest request so far that fits every replica
         self.events: list[tuple[float, int, object, int]] = []
         self.pushed = 0
+        self.rounder = Rounder(seed)
         rng = np.random.Generator(np.random.PCG64(seed))
         self.pools = [[self._replica(pool, i) for i in range(pool.count)] for pool in deployment.pools]
         self.alive = [list(pool) for pool in self.pools]
@@ -115,6 +117,7 @@ class _Run:
             cache=PrefixCache(pool.block_tokens) if pool.block_tokens and kind != "decode" else None,
             handoff=self.hand_off if kind == "prefill" else None,
             kind=kind,
+            rounder=self.rounder,
         )
 
     def wake(self, time_s: float, replica: Replica) -> None:

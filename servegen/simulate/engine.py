@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from servegen.simulate.batch import Batch
+from servegen.simulate.drafting import Rounder
 from servegen.simulate.prefix import PrefixCache
 from servegen.simulate.requests import Request
 from servegen.simulate.result import Log
@@ -51,10 +52,11 @@ class Replica:
         cache: PrefixCache | None = None,
         handoff: Callable[[Request, float], None] | None = None,
         kind: Kind = "serve",
+        rounder: Rounder | None = None,
     ) -> None:
         self.index, self.model, self.limits, self.log, self.cache = index, model, limits, log, cache
         self.plan, self._wake, self._handoff, self.kind = plan, wake, handoff, kind
-        self.batch = Batch(model, log, waits_for_longest=kind == "static")
+        self.batch = Batch(model, log, waits_for_longest=kind == "static", rounder=rounder)
         self.waiting: deque[Request] = deque()
         self.partial: Request | None = None  # its prompt is computed in part
         self.blocked = False  # the head of the queue cannot be taken in before something ends

@@ -21,7 +21,7 @@ class Request:
 
     __slots__ = (
         "arrival_s", "blocks", "cached", "context", "finish", "id", "isl", "last_s", "left", "locked", "order", "osl",
-        "past", "replica", "reserved", "retracted", "started_s", "todo",
+        "past", "replica", "reserved", "retracted", "rounds", "started_s", "todo",
     )  # fmt: skip
 
     def __init__(self, id: int, arrival_s: float, isl: int, osl: int, cached: int = 0, blocks: tuple[int, ...] = ()) -> None:
@@ -37,6 +37,7 @@ class Request:
         self.locked = 0  # leading blocks that the prefix cache holds for it
         self.order = -1  # when it began to decode, -1 before
         self.finish = 0  # the decode step after which it ends
+        self.rounds = 0  # the decode steps that it takes from joining to there
         self.last_s = -1.0  # its last token, -1 before the first
         self.reserved = 0.0
         self.retracted = False

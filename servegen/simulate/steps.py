@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from servegen.roofline.step import StepTerms
+from servegen.simulate.drafting import Drafting
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,8 @@ class StepModel:
     that see the whole context, ``windows`` those of the others, one entry per distinct width, ascending.
 
     ``sequence_bytes`` is what a sequence takes whatever its length: recurrent state, and what rounding up to pages costs
-    at most. With ``stages`` or ``groups`` the seconds are those of one of them (:mod:`servegen.roofline.step`).
+    at most. With ``stages`` or ``groups`` the seconds are those of one of them (:mod:`servegen.roofline.step`), with ``drafting``
+    a decode step is a round that verifies several tokens of each sequence.
     """
 
     fixed_s: float  # launch and collective latency of any step
@@ -48,27 +50,30 @@ class StepModel:
     groups: int = 1
     group_flop_s: float = 0.0
     expert_spread: float = 0.0
+    drafting: Drafting | None = None
 
     @classmethod
     def of(
         cls, terms: StepTerms, row: int, kv_bytes: Sequence[float], state_bytes: float = 0.0, page_tokens: int = 1
     ) -> StepModel:
         """Row ``row`` of ``terms``; ``kv_bytes`` are the bytes of one token per group of layers, on one device."""
+        seen = terms if terms.rounds is None else terms.rounds
         by_width: dict[int, list[float]] = {0: [0.0, 0.0, 0.0]}
-        for group, width in enumerate(terms.window):
+        for group, width in enumerate(seen.window):
             entry = by_width.setdefault(int(width), [0.0, 0.0, 0.0])
-            entry[0] += float(terms.token_read_s[row, group])
-            entry[1] += float(terms.pair_s[row, group])
+            entry[0] += float(seen.token_read_s[row, group])
+            entry[1] += float(seen.pair_s[row, group])
             entry[2] += float(kv_bytes[group])
         read, pair, token = by_width.pop(0)
         windows = tuple(Window(w, *by_width[w]) for w in sorted(by_width))
         # A sequence of n tokens never takes the pages of more than n + page - 1.
         slack = (page_tokens - 1) * (token + sum(w.token_bytes for w in windows))
         sequence, wire = float(terms.sequence_s[row]), float(terms.token_wire_s[row])
+        decode = sequence + float(seen.state_s[row]) + wire
         return cls(
             fixed_s=float(terms.launch_s[row] + terms.latency_s[row]),
             sequence_s=sequence,
-            decode_s=sequence + float(terms.state_s[row]) + wire,
+            decode_s=decode,
             wire_s=wire,
             weight_s=float(terms.weight_s[row]),
             expert_s=float(terms.expert_s[row]),
@@ -83,7 +88,13 @@ class StepModel:
             groups=int(terms.groups[row]),
             group_flop_s=float(terms.group_flop_s[row]),
             expert_spread=float(terms.expert_spread[row]),
+            drafting=_drafting(terms, row),
         )
+
+    @property
+    def pace(self) -> float:
+        """Tokens by which a sequence grows in a decode step; a whole number without drafting."""
+        return 1 if self.drafting is None else self.drafting.tokens
 
     def gemm_s(self, tokens: float, busiest: float = 0.0) -> float:
         """max(streaming, multiplying) of ``tokens`` tokens, ``busiest`` of them in one attention group."""
@@ -98,11 +109,16 @@ class StepModel:
 
     def batch_s(self, sequences: int) -> float:
         """Seconds of a decode step without the reading of KV: every stage in turn, the busiest group of each."""
-        if self.stages == 1 and self.groups == 1:
+        drafting = self.drafting
+        if self.stages == 1 and self.groups == 1 and drafting is None:
             return self.fixed_s + self.decode_s * sequences + self.gemm_s(sequences)
         micro = max(sequences / self.stages, min(sequences, 1))
         busiest = max(micro / self.groups, min(micro, 1.0))
         host = (self.decode_s - self.wire_s) * busiest + self.wire_s * micro
+        if drafting is not None:  # on one stage
+            wide = drafting.drafted + 1
+            verify = self.gemm_s(wide * micro, wide * busiest) + self.wire_s * drafting.drafted * micro
+            return self.fixed_s + host + verify + drafting.round_s(micro, busiest)
         return self.stages * (self.fixed_s + host + self.gemm_s(micro, busiest))
 
     def read_share(self, sequences: int) -> float:
@@ -122,11 +138,12 @@ class StepModel:
 
     def prompts_s(self, tokens: int, ending: int, attention_s: float, prompts: int) -> float:
         """Seconds of a stage's prefill-only step of ``prompts`` prompts, ``ending`` of which end."""
+        drafted = self.drafting.chunk_s(tokens, tokens / min(prompts, self.groups)) if self.drafting is not None else 0.0
         if self.groups == 1:
-            return self.fixed_s + self.sequence_s * ending + self.wire_s * tokens + self.gemm_s(tokens) + attention_s
+            return self.fixed_s + self.sequence_s * ending + self.wire_s * tokens + self.gemm_s(tokens) + attention_s + drafted
         busy = min(prompts, self.groups)
         each = (self.sequence_s * ending + attention_s) / busy
-        return self.fixed_s + self.wire_s * tokens + self.gemm_s(tokens, tokens / busy) + each
+        return self.fixed_s + self.wire_s * tokens + self.gemm_s(tokens, tokens / busy) + each + drafted
 
     def attention_s(self, past: int, tokens: int) -> float:
         """Seconds of causal attention of ``tokens`` prompt tokens behind ``past`` others."""
@@ -146,6 +163,25 @@ class StepModel:
         for w in self.windows:
             held += w.token_bytes * (context if context < w.tokens else w.tokens)
         return held
+
+
+def _drafting(terms: StepTerms, row: int) -> Drafting | None:
+    """The rounds of a row, None where it drafts nothing."""
+    rounds = terms.rounds
+    if rounds is None or not rounds.drafted[row]:
+        return None
+    draft = StepModel.of(rounds.draft, row, [0.0] * len(rounds.draft.window))
+    return Drafting(
+        drafted=int(rounds.drafted[row]),
+        acceptance=float(rounds.acceptance[row]),
+        tokens=float(rounds.tokens[row]),
+        launch_s=float(rounds.launch_s[row]),
+        sequence_s=float(rounds.sequence_s[row]),
+        wire_s=float(rounds.wire_s[row]),
+        chunk_launch_s=float(rounds.chunk_launch_s[row]),
+        chunk_wire_s=float(rounds.chunk_wire_s[row]),
+        draft=draft,
+    )
 
 
 def _area(tokens: int, window: int) -> int:

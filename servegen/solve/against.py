@@ -12,9 +12,10 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from servegen.codec import to_jsonable
 from servegen.errors import UserError
 from servegen.explanation import Against, Change, InputChange
-from servegen.plan import Plan, Role, to_jsonable
+from servegen.plan import Plan, Role
 from servegen.solve.assemble import Risks, assemble
 from servegen.solve.explain import Comparison
 from servegen.solve.inputs import Input, differing, with_old

@@ -15,7 +15,7 @@ from servegen.roofline import memory as mem
 from servegen.roofline.step import take
 from servegen.service import size
 from servegen.service.disciplines import DISCIPLINES, means_only
-from servegen.service.latency import itl_exceeds, quantile, ttft_exceeds
+from servegen.service.latency import pace_exceeds, quantile, ttft_exceeds
 from servegen.service.server import server
 from servegen.solve.bands import pessimism
 from servegen.solve.budget import Budget
@@ -95,17 +95,28 @@ def aggregated(problem: Problem, engine: EngineOption, kind: Kind, rejected: Cou
         factors = pessimism(problem, engine.facts, kind.facts)
         for x in disciplines:
             block = Block(x, engine, kind, rows, srv, room, BATCH_LIMITS, high)
+            able = _scheduled(block, fits, rejected)
             if x == "mixed" and not rows.terms.plain:
                 whole = np.flatnonzero((rows.groups == 1.0) & (rows.devices == rows.tp))
                 reason = "mixed chunks: not predicted with pipeline stages or attention groups"
-                rejected[reason] += int(fits.sum() - fits[whole].sum())
-                block, fits, levels = _only(block, whole), fits[whole], levels[whole]
+                rejected[reason] += int(able.sum() - able[whole].sum())
+                block, able, levels = _only(block, whole), able[whole], levels[whole]
             limit, at_idle = size.largest_level(DISCIPLINES[x], block.server, d, problem.slo, block.level_limit, factors)
             block = dataclasses.replace(block, level_limit=limit)
-            outcomes.append(_sized(problem, block, fits, levels, at_idle, rejected))
+            outcomes.append(_sized(problem, block, able, levels, at_idle, rejected))
     for reason, n in seen.items():  # memory asks nothing of a discipline, but each has its candidates
         rejected[reason] += n * len(disciplines)
     return outcomes
+
+
+def _scheduled(block: Block, fits: Mask, rejected: Counter[str]) -> Mask:
+    """Of the candidates those whose drafting the discipline allows."""
+    rounds, engine = block.rows.terms.rounds, block.engine.facts
+    if rounds is None or block.discipline in engine.drafting_schedulers:
+        return fits
+    able: Mask = fits & (rounds.drafted == 0)[:, None]
+    rejected[f"speculation: {engine.id} does not draft with {block.discipline} scheduling"] += int(np.sum(fits & ~able))
+    return able
 
 
 def _only(block: Block, index: NDArray[np.int64]) -> Block:
@@ -262,7 +273,7 @@ LEAST_LIMITS = 16
 def _latency_keys(
     problem: Problem, block: Block, mask: Mask, replicas: Array, carried: Array, level: Array
 ) -> tuple[Array, Array]:
-    """p95 ITL and p95 TTFT at the sized load.
+    """p95 pace (ITL, or TPOT where tokens may come in bursts) and p95 TTFT at the sized load.
 
     They depend on the row and the load of a replica, so each such pair is computed once.
     """
@@ -278,6 +289,6 @@ def _latency_keys(
     p = step(srv, d, at)
     itl, ttft = np.full(mask.shape, np.inf), np.full(mask.shape, np.inf)
     inverse = inverse.reshape(-1)
-    itl[row, column] = three_digits(quantile(lambda t: itl_exceeds(p, t), 0.95, len(index)))[inverse]
+    itl[row, column] = three_digits(quantile(lambda t: pace_exceeds(p, t, d), 0.95, len(index)))[inverse]
     ttft[row, column] = three_digits(quantile(lambda t: ttft_exceeds(p, t), 0.95, len(index)))[inverse]
     return itl, ttft

@@ -12,8 +12,17 @@ import numpy as np
 
 from servegen import __version__
 from servegen.catalog.facts import Constant
-from servegen.lower import lower
-from servegen.plan import Band, Choice, MemoryPlan, ModelPlan, Plan, Prediction, Role, TrafficPlan
+from servegen.plan import (
+    Band,
+    Choice,
+    MemoryPlan,
+    ModelPlan,
+    Plan,
+    Prediction,
+    Role,
+    SpeculativePlan,
+    TrafficPlan,
+)
 from servegen.rationale import Case, Flip, Missing
 from servegen.roofline.collectives import CROSSING, HANDOFF
 from servegen.roofline.step import take
@@ -24,6 +33,7 @@ from servegen.solve.bands import band, dense
 from servegen.solve.budget import graph_bytes
 from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.deploy import finished_deploy
+from servegen.solve.drafting import lower_drafting
 from servegen.solve.explain import Comparison, binding, why
 from servegen.solve.predict import bounded, quantiles, role_points
 from servegen.solve.problem import Kind, Problem
@@ -60,6 +70,7 @@ def assemble(
         ttft=quantiles("ttft", p, d),
         itl=quantiles("itl", p, d),
         e2e=quantiles("e2e", p, d),
+        tpot=quantiles("tpot", p, d) if problem.speculation is not None else None,
         output_tokens_per_second=chosen.output_tokens_per_s,
         utilization=max(r.utilization for r in roles),
         slo_attainment=attained,
@@ -104,9 +115,19 @@ def assemble(
         inputs=problem.inputs,
         facts=_facts(problem, chosen, roles),
         notes=problem.notes,
+        speculative=_speculative(problem, chosen),
         waterfalls=waterfalls(problem, chosen, points, prediction),
         made_by=__version__,
     )
+
+
+def _speculative(problem: Problem, chosen: Candidate) -> SpeculativePlan | None:
+    asked, role = problem.speculation, chosen.roles[-1]
+    rounds = role.block.rows.terms.rounds
+    if asked is None or rounds is None:
+        return None
+    tokens = float(rounds.tokens[role.row])
+    return SpeculativePlan(asked.method, asked.load, asked.acceptance, chosen.drafted, tokens)
 
 
 def _per_request(problem: Problem) -> tuple[Bound, ...]:
@@ -152,6 +173,8 @@ def _role(problem: Problem, r: RoleChoice, p: Point) -> Role:
             problem.demand.uncached_mean, problem.demand.total_mean, np.array([float(r.chunk)])
         )
         parts = {k: float(v[0]) for k, v in mean_prompt.items()}
+    if not config.drafted:
+        parts.pop("draft", None)
     return Role(
         role=r.role,
         accelerator=config.accelerator.id,
@@ -172,7 +195,7 @@ def _role(problem: Problem, r: RoleChoice, p: Point) -> Role:
         context_length=problem.context_length,
         load=option.load,
         quantization=option.quantization,
-        checkpoint_bytes=problem.model.weight_bytes(option.stored),
+        checkpoint_bytes=problem.model.weight_bytes(option.stored) + _draft_files(problem, config.drafted),
         memory=_memory(problem, r),
         utilization=r.load / r.sustained,
         running_requests=0.0 if prefilling else float(p.level[0]),
@@ -183,6 +206,12 @@ def _role(problem: Problem, r: RoleChoice, p: Point) -> Role:
     )
 
 
+def _draft_files(problem: Problem, drafted: int) -> float:
+    """Bytes of the files of a draft that is loaded beside the model."""
+    asked = problem.speculation
+    return float(asked.draft.checkpoint_bytes) if asked and asked.draft and asked.load and drafted else 0.0
+
+
 def _memory(problem: Problem, r: RoleChoice) -> MemoryPlan:
     block, row = r.block, r.row
     rule, memory = block.engine.facts.memory, block.rows.memory
@@ -190,9 +219,13 @@ def _memory(problem: Problem, r: RoleChoice) -> MemoryPlan:
     groups = r.shape.dp
     graphs = float(graph_bytes(rule, np.array(r.batch_limit / groups), np.array(float(groups))))
     collectives = rule.per_device_bytes * r.devices
-    reserve = usable * (1.0 - float(block.budget.fraction[row, r.limit]))
-    activations = max(min(rule.per_chunk_token_bytes * r.chunk, reserve - graphs - collectives - rule.context_bytes), 0.0)
     pool = float(block.budget.pool[row, r.limit])
+    draft, drafts_kv = 0.0, 0.0
+    if memory.draft is not None and memory.draft.queries[row] > 1.0:
+        draft = float(memory.draft.weight_bytes[row]) + graphs  # its steps are captured as well
+        drafts_kv = pool * float(memory.draft.kv_share[row])
+    reserve = usable * (1.0 - float(block.budget.fraction[row, r.limit])) - draft - drafts_kv
+    activations = max(min(rule.per_chunk_token_bytes * r.chunk, reserve - graphs - collectives - rule.context_bytes), 0.0)
     token = float(memory.token_bytes[row])
     return MemoryPlan(
         usable_bytes=usable,
@@ -201,9 +234,10 @@ def _memory(problem: Problem, r: RoleChoice) -> MemoryPlan:
         activation_bytes=activations,
         graph_bytes=graphs,
         collective_bytes=collectives,
-        runtime_bytes=usable - float(memory.weight_bytes[row]) - pool - activations - graphs - collectives,
+        runtime_bytes=usable - float(memory.weight_bytes[row]) - pool - activations - graphs - collectives - draft,
         kv_bytes_per_token=token,
         kv_tokens=int(pool / token) if token else 0,
+        draft_bytes=draft,
     )
 
 
@@ -212,7 +246,7 @@ def _floor(problem: Problem, chosen: Candidate, roles: Sequence[Role]) -> Mappin
     out: dict[str, float] = {}
     for choice, role in zip(chosen.roles, roles, strict=True):
         config = choice.block.rows.lowered.configs[int(choice.block.rows.config[choice.row])]
-        ideal = lower(problem.model, choice.block.engine.facts, [config], "ideal").terms
+        ideal = lower_drafting(problem.model, choice.block.engine.facts, [config], problem.speculation, "ideal").terms
         d = problem.demand
         if role.role != "decode":
             prefill = ideal.prefill_s(
@@ -220,13 +254,14 @@ def _floor(problem: Problem, chosen: Candidate, roles: Sequence[Role]) -> Mappin
             )
             out["prefill_time_s"] = float(prefill[0, 0])
         if role.role != "prefill":
-            out["step_time_s"] = float(ideal.decode_s(np.array([role.running_requests]), ideal.kv_s(d.held_mean))[0])
+            out["step_time_s"] = float(ideal.decode_s(np.array([max(role.running_requests, 1.0)]), ideal.kv_s(d.held_mean))[0])
     return out
 
 
 def _band(problem: Problem, chosen: Candidate) -> Mapping[str, Band]:
     """Of several kinds of accelerator the wider band counts."""
-    bands = [band(problem.model, chosen.engine.facts, k.facts, chosen.config[0]) for k in chosen.kinds]
+    drafting = chosen.drafted > 0
+    bands = [band(problem.model, chosen.engine.facts, k.facts, chosen.config[0], drafting) for k in chosen.kinds]
     return {m: Band(min(b[m].low for b in bands), max(b[m].high for b in bands)) for m in bands[0]}
 
 
@@ -234,8 +269,10 @@ def _extrapolated(problem: Problem, chosen: Candidate) -> tuple[str, ...]:
     """Constants without a fit of their own, each with the rule that gave it."""
     out = []
     engine = chosen.engine.facts
-    weights, _ = chosen.config
+    weights, kv = chosen.config
     for kind in chosen.kinds:
+        if kv != "bf16" and f"{kind.facts.id}.{kv}" not in engine.kv_share:
+            out.append(f"{kind.facts.id}: {engine.id} is taken to read an {kv} cache as efficiently as a bf16 one")
         gemm = kind.facts.gemm[weights]
         if gemm.origin != "fitted":
             out.append(f"{kind.facts.id} {weights} efficiency ({gemm.origin}: {gemm.source})")
@@ -247,6 +284,8 @@ def _extrapolated(problem: Problem, chosen: Candidate) -> tuple[str, ...]:
         out.append(f"collectives between nodes and between attention groups ({CROSSING.source})")
     if any(r.shape.pp > 1 for r in chosen.roles):
         out.append("pipeline stages: priced by the constants of one stage, no measurement of them is in the fit")
+    if chosen.drafted:
+        out.append("speculative decoding: rounds are priced with the constants of plain steps, the acceptance is the spec's")
     if not dense(problem.model):
         out.append(
             f"{problem.model.id}: experts, windows, compressed or recurrent layers are priced with the constants of dense models"

@@ -16,6 +16,8 @@ UNFITTED_KIND_ERROR = 0.25
 #: Error of shares that kernels alone reach, as shares of a whole engine's steps: mean absolute logarithm of fitted over measured
 #: streaming shares of the five pairs (device, precision) that have both (tests/fixtures/efficiency.yaml).
 KERNELS_ALONE_ERROR = 0.36
+#: The same for speculative decoding, whose steps no fit has seen.
+UNFITTED_DRAFTING_ERROR = 0.25
 #: Half-width of the interval that holds 90 % of normal errors, over their mean absolute value: 1.645 / 0.798.
 NINETY_OVER_MEAN = 2.06
 
@@ -25,13 +27,15 @@ def dense(model: ModelFacts) -> bool:
     return all(g.attention.kind == "full" and not g.num_experts for g in model.layers)
 
 
-def band(model: ModelFacts, engine: EngineFacts, accelerator: AcceleratorFacts, weights: str) -> Mapping[str, Band]:
+def band(
+    model: ModelFacts, engine: EngineFacts, accelerator: AcceleratorFacts, weights: str, drafting: bool = False
+) -> Mapping[str, Band]:
     """The interval that should hold 90 % of measurements, as factors on the prediction, by metric.
 
     Its half-width is the conformal quantile of the engine's residuals on rows that the fit had not seen, whole groups of
     model, accelerator and engine left out in turn (docs/accuracy.md). It is wider where the pair (accelerator, precision) has
-    no rows of its own, by the error of the rule that fills it in, where only kernels were measured, and for models of a kind
-    that was not fitted.
+    no rows of its own, by the error of the rule that fills it in, where only kernels were measured, for models of a kind that
+    was not fitted, and where tokens are drafted.
     """
     gemm = gemm_of(engine, accelerator, weights)
     extra = 0.0 if gemm.origin == "fitted" else gemm.fit_error
@@ -40,7 +44,8 @@ def band(model: ModelFacts, engine: EngineFacts, accelerator: AcceleratorFacts, 
     kind = 0.0 if dense(model) else UNFITTED_KIND_ERROR
     out = {}
     for metric in ("ttft", "itl", "throughput"):
-        width = math.hypot(engine.band[metric].value, NINETY_OVER_MEAN * extra, NINETY_OVER_MEAN * kind)
+        more = UNFITTED_DRAFTING_ERROR if drafting and metric != "ttft" else 0.0
+        width = math.hypot(engine.band[metric].value, *(NINETY_OVER_MEAN * error for error in (extra, kind, more)))
         out[metric] = Band(1.0 / (1.0 + width), 1.0 + width)
     return {**out, "e2e": out["ttft"] if out["ttft"].high > out["itl"].high else out["itl"]}
 
@@ -50,20 +55,22 @@ def pessimism(problem: Problem, engine: EngineFacts, accelerator: AcceleratorFac
     if problem.confidence == "best":
         return {}
     end = near_end if problem.confidence == "high" else far_end
-    return end(problem.model, engine, accelerator, problem.allowed_weights)
+    return end(problem.model, engine, accelerator, problem.allowed_weights, problem.speculation is not None)
 
 
-def far_end(model: ModelFacts, engine: EngineFacts, accelerator: AcceleratorFacts, precisions: Sequence[str]) -> dict[str, float]:
-    """The high end of the band, by metric; of several precisions the widest."""
-    bands = [band(model, engine, accelerator, p) for p in precisions if p in accelerator.gemm] or [
-        band(model, engine, accelerator, "bf16")
+def far_end(
+    model: ModelFacts, engine: EngineFacts, accelerator: AcceleratorFacts, precisions: Sequence[str], drafting: bool = False
+) -> dict[str, float]:
+    """The high end of the band, by metric; of several precisions the widest, and that of drafting where it is allowed."""
+    bands = [band(model, engine, accelerator, p, drafting) for p in precisions if p in accelerator.gemm] or [
+        band(model, engine, accelerator, "bf16", drafting)
     ]
     high = {m: max(b[m].high for b in bands) for m in ("ttft", "itl", "e2e")}
     return {**high, "tpot": high["itl"]}
 
 
 def near_end(
-    model: ModelFacts, engine: EngineFacts, accelerator: AcceleratorFacts, precisions: Sequence[str]
+    model: ModelFacts, engine: EngineFacts, accelerator: AcceleratorFacts, precisions: Sequence[str], drafting: bool = False
 ) -> dict[str, float]:
     """The low end of the band, by metric: as far below the prediction as :func:`far_end` is above it."""
-    return {metric: 1.0 / factor for metric, factor in far_end(model, engine, accelerator, precisions).items()}
+    return {metric: 1.0 / factor for metric, factor in far_end(model, engine, accelerator, precisions, drafting).items()}

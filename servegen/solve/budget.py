@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from servegen.catalog.facts import MemoryRule, ModelFacts
 from servegen.roofline import memory as mem
+from servegen.roofline.speculation import DraftMemory
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -42,21 +43,26 @@ def budget(
     handoff: bool = False,
     devices: Array | None = None,
     groups: Array | None = None,
+    draft: DraftMemory | None = None,
 ) -> Budget:
     """Memory of rows (``usable`` to ``tp``, shape (rows,)) at ``limits`` (limits,) sequences of a replica (F19, F19b).
 
     ``devices`` of a replica where they are not ``tp``, and attention ``groups`` where there are any, shape (rows,).
 
     The reserve is the engine's own rule, or the working activations where those are more.
-    ``handoff`` adds the staging buffers of a prefill or decode server.
+    ``handoff`` adds the staging buffers of a prefill or decode server. A ``draft`` and its KV lie beside what the fraction
+    counts; the pool that is returned holds the KV of both models.
     """
     devices = tp if devices is None else devices
     groups = np.ones_like(tp) if groups is None else groups
     usable, weights, chunk, tp, devices, groups = (c[:, None] for c in (usable, weights, chunk, tp, devices, groups))
     mine = limits[None, :] / groups  # each group has its own slots, and its share of a step's tokens
     widest = max(max(g.intermediate, g.moe_intermediate * max(g.experts_per_token, 1)) for g in model.layers)
-    working = mem.activation_bytes(chunk, model.hidden_size, widest, tp) + mem.logits_bytes(limits, model.vocab_size, tp)
+    rows = limits if draft is None else limits * draft.queries[:, None]
+    working = mem.activation_bytes(chunk, model.hidden_size, widest, tp) + mem.logits_bytes(rows, model.vocab_size, tp)
     graphs = graph_bytes(rule, mine, groups)
+    if draft is not None:  # the draft's steps are captured as well
+        graphs = graphs * np.where(draft.queries > 1.0, 2.0, 1.0)[:, None]
     by_rule = (
         rule.context_bytes
         + rule.usable_share * usable
@@ -70,9 +76,17 @@ def budget(
     # The engine applies its fraction to what is free once the process and its communicator are up; what a process takes
     # at the least must stay free whatever the rule says.
     setup = np.where(devices > 1, rule.setup_parallel_bytes, rule.setup_bytes)
-    fits_process = (usable - mem.runtime_bytes(weights)) / (usable - setup)
-    fraction = mem.static_fraction(np.minimum((usable - reserve) / usable, fits_process))
-    pool = mem.pool_bytes(usable - setup, fraction, weights)
+    beside = 0.0 if draft is None else draft.weight_bytes[:, None]
+    fits_process = (usable - mem.runtime_bytes(weights + beside)) / (usable - setup)
+    share = np.minimum((usable - reserve) / usable, fits_process)
+    if draft is None:
+        fraction = mem.static_fraction(share)
+        pool = mem.pool_bytes(usable - setup, fraction, weights)
+    else:
+        drafts = draft.kv_share[:, None]
+        free = np.maximum(mem.pool_bytes(usable - setup, share, weights + beside), 0.0)
+        fraction = mem.static_fraction(share - (beside + free * drafts) / (usable - setup))
+        pool = mem.pool_bytes(usable - setup, fraction, weights) / (1.0 - drafts)
     return Budget(fraction, pool, pool > 0)
 
 

@@ -93,6 +93,12 @@ class Candidate:
         return c.weights, c.kv
 
     @property
+    def drafted(self) -> int:
+        """Tokens drafted ahead of a step; both roles of a split draft alike."""
+        role = self.roles[0]
+        return role.block.rows.lowered.configs[int(role.block.rows.config[role.row])].drafted
+
+    @property
     def name(self) -> str:
         """Says everything that the search decides; sorts like its numbers."""
         weights, kv = self.config
@@ -102,11 +108,12 @@ class Candidate:
             others = (("pp", r.shape.pp), ("dp", r.shape.dp), ("ep", r.shape.ep))
             cut = "".join(f"-{name}{n:02d}" for name, n in others if n > 1)
             parts.append(f"{r.role}-tp{r.tp:02d}{cut}-c{r.chunk:05d}-b{r.batch_limit:04d}{mixed}")
-        return f"{self.engine.facts.id}/{'+'.join(k.facts.id for k in self.kinds)}/{weights}-kv-{kv}/" + "+".join(parts)
+        drafts = f"draft{self.drafted:02d}/" if self.drafted else ""
+        return f"{self.engine.facts.id}/{'+'.join(k.facts.id for k in self.kinds)}/{weights}-kv-{kv}/{drafts}" + "+".join(parts)
 
     def key(self, problem: Problem) -> tuple[object, ...]:
         """The total order: objective; fewer accelerators; lower TP; the checkpoint's own precision before a narrower one;
-        more headroom (to three digits); fewer roles; the name."""
+        more headroom (to three digits); fewer roles; fewer drafted tokens; the name."""
         weights, kv = self.config
         narrowed = (problem.allowed_weights.index(weights), problem.allowed_kv.index(kv))
         return (
@@ -116,6 +123,7 @@ class Candidate:
             *narrowed,
             -float(f"{self.headroom:.3g}"),
             len(self.roles),
+            self.drafted,
             self.name,
         )
 

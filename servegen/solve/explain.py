@@ -16,7 +16,7 @@ from servegen.service import size
 from servegen.service.disciplines import DISCIPLINES
 from servegen.solve.bands import far_end, pessimism
 from servegen.solve.candidate import Candidate, RoleChoice
-from servegen.solve.predict import candidate_points, p95
+from servegen.solve.predict import candidate_points, p95, pace
 from servegen.solve.problem import Problem
 from servegen.solve.space import BATCH_LIMITS, KV_SLACK, occupancy, replicas_that_fit
 from servegen.solve.split import GAPS, START
@@ -32,18 +32,24 @@ NUDGE = 1.02
 
 @dataclass(frozen=True)
 class Comparison:
-    """The chosen one among the others; ``gain`` is what splitting improves the objective by, nan if one topology is missing."""
+    """The chosen one among the others; ``gain`` is what splitting improves the objective by, nan if one topology is missing.
+
+    ``rival`` is the best that does not draft if the chosen one does, and the other way round; None if there is none.
+    """
 
     alternatives: tuple[Alternative, ...]
     pareto: tuple[ParetoPoint, ...]
     gain: float
+    rival: Candidate | None = None
 
 
 def compare(problem: Problem, chosen: Candidate, others: Sequence[Candidate], gain: float) -> Comparison:
     """Runners-up in the total order, and the Pareto frontier of cost, latency and output over the best candidates."""
     rest = sorted((c for c in others if c is not chosen), key=lambda c: c.key(problem))[: COMPARED - 1]
     ranked = [chosen, *rest]
-    ttft, itl = p95(candidate_points(problem, ranked))
+    seen = candidate_points(problem, ranked)
+    ttft, itl = p95(seen)
+    paces = pace(seen, itl, problem.demand)
     alternatives = tuple(
         Alternative(
             name=c.name,
@@ -58,7 +64,7 @@ def compare(problem: Problem, chosen: Candidate, others: Sequence[Candidate], ga
         )
         for i, c in enumerate(ranked[1 : SHOWN + 1], start=1)
     )
-    worth = np.array([[c.cost_per_h, ttft[i], itl[i], -c.output_tokens_per_s] for i, c in enumerate(ranked)])
+    worth = np.array([[c.cost_per_h, ttft[i], paces[i], -c.output_tokens_per_s] for i, c in enumerate(ranked)])
     worth = np.array([[float(f"{v:.4g}") for v in row] for row in worth])
     points = []
     for i, c in enumerate(ranked):
@@ -67,7 +73,8 @@ def compare(problem: Problem, chosen: Candidate, others: Sequence[Candidate], ga
         if not beaten.any() and not twin.any():
             points.append(ParetoPoint(c.name, c.devices, c.cost_per_h, float(ttft[i]), float(itl[i]), c.output_tokens_per_s))
     points.sort(key=lambda q: (q.cost_per_hour, q.itl_p95_s, q.name))
-    return Comparison(alternatives, tuple(points), gain)
+    rivals = [c for c in others if bool(c.drafted) != bool(chosen.drafted)]
+    return Comparison(alternatives, tuple(points), gain, min(rivals, key=lambda c: c.key(problem), default=None))
 
 
 def summary(c: Candidate) -> str:
@@ -78,7 +85,7 @@ def summary(c: Candidate) -> str:
         where = f" {r.block.kind.facts.id}" if len(c.kinds) > 1 else ""
         mixed = " mixed" if r.block.discipline == "mixed" else ""
         parts.append(f"{r.replicas} {r.role} x {r.shape.words}{where} (batch {r.batch_limit}, chunk {r.chunk}{mixed})")
-    roles = " + ".join(parts)
+    roles = " + ".join(parts) + (f", {c.drafted} drafted" if c.drafted else "")
     return f"{c.engine.facts.id} on {' and '.join(k.facts.id for k in c.kinds)}, {weights} weights, {kv} KV: {roles}"
 
 
@@ -193,6 +200,7 @@ def why(
             )
         if role.role != "decode":
             out.append(f"The mean prompt prefills in {duration(role.prefill_time_s)} when nothing waits.")
+    out += _drafting(problem, chosen, roles, comparison)
     trough = problem.workload.trough_per_s
     if trough and problem.load:
         needs = " + ".join(f"{math.ceil(trough / (problem.utilization * r.sustained) - 1e-9)} {r.role}" for r in chosen.roles)
@@ -204,6 +212,28 @@ def why(
             f"The best split is better by a factor of {comparison.gain:.2f} than the best aggregated plan{asked}: {verdict}."
         )
     return tuple(out)
+
+
+def _drafting(problem: Problem, chosen: Candidate, roles: Sequence[Role], comparison: Comparison) -> list[str]:
+    """Whether to draft, and what it does to a step."""
+    asked = problem.speculation
+    if asked is None:
+        return []
+    rival = comparison.rival
+    lost = f"{summary(rival)}: {why_lost(problem, chosen, rival, comparison.gain)}" if rival else ""
+    if not chosen.drafted:
+        best = f"does not pay; the best plan that drafts: {lost}" if rival else "meets the bounds in no plan"
+        return [f"Drafting with {asked.method} {best}."]
+    decoding = next(r for r in chosen.roles if r.role != "prefill")
+    rounds = decoding.block.rows.terms.rounds
+    assert rounds is not None  # a candidate that drafts has rounds
+    role = next(r for r in roles if r.role != "prefill")
+    return [
+        f"Each decode step drafts {chosen.drafted} tokens with {asked.method} and verifies them: it yields "
+        f"{float(rounds.tokens[decoding.row]):.2f} tokens of a sequence at an acceptance of {asked.acceptance:g}, and drafting "
+        f"takes {role.breakdown_s['draft'] / role.step_time_s * 100:.0f} % of it.",
+        f"The best plan without drafting: {lost}." if rival else "Without drafting no plan meets the bounds.",
+    ]
 
 
 def flips(
@@ -244,7 +274,8 @@ def flips(
 
 def under_the_band(problem: Problem, chosen: Candidate, best: Candidate | None, where: str = "in the pool") -> Flip:
     """What is chosen (``best``) of what there is ``where`` when every prediction is as wrong as its band allows."""
-    ends = [far_end(problem.model, chosen.engine.facts, k.facts, problem.allowed_weights) for k in chosen.kinds]
+    drafting = problem.speculation is not None
+    ends = [far_end(problem.model, chosen.engine.facts, k.facts, problem.allowed_weights, drafting) for k in chosen.kinds]
     factors = {metric: max(end[metric] for end in ends) for metric in ("itl", "ttft")}
     case = f"At the pessimistic end of the band (ITL x {factors['itl']:.2f}, TTFT x {factors['ttft']:.2f})"
     if best is None:

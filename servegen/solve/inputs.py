@@ -13,8 +13,9 @@ from typing import Any
 from servegen import __version__
 from servegen.catalog.calibration import ENGINE_RANGES, Calibration
 from servegen.catalog.facts import AcceleratorFacts, Constant, GemmEfficiency
+from servegen.codec import to_jsonable
 from servegen.errors import Diagnostic, UserError
-from servegen.plan import Plan, to_jsonable
+from servegen.plan import Plan
 from servegen.solve.problem import Kind, Problem
 from servegen.solve.resolve import resolve
 from servegen.spec.load import LoadedSpec, restated

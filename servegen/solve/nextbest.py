@@ -12,6 +12,7 @@ import numpy as np
 from servegen.explanation import NextBest
 from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.counts import frontier
+from servegen.solve.drafting import Speculation, depths
 from servegen.solve.explain import summary, why_lost
 from servegen.solve.infeasible import diagnosis
 from servegen.solve.predict import candidate_points, p95
@@ -59,6 +60,11 @@ def _schedulers(problem: Problem, chosen: Value, kept: Value) -> Problem:
         schedulers = tuple(s for s in e.facts.schedulers if s in kept)
         engines.append(dataclasses.replace(e, facts=dataclasses.replace(e.facts, schedulers=schedulers)))
     return dataclasses.replace(problem, topology="aggregated", engines=tuple(engines))
+
+
+def _drafting_others(problem: Problem, chosen: Value) -> Speculation | None:
+    asked = problem.speculation
+    return asked and dataclasses.replace(asked, without=tuple(int(d) for d in chosen))
 
 
 DIMENSIONS = (
@@ -119,6 +125,13 @@ DIMENSIONS = (
         "the engine has no other",
     ),
     Dimension(
+        "drafted tokens",
+        lambda c: (c.drafted,),
+        lambda p, v: _rest(depths(p.speculation), v),
+        lambda p, v, rest: dataclasses.replace(p, speculation=_drafting_others(p, v)),
+        "",
+    ),
+    Dimension(
         "prefill chunk",
         lambda c: (c.roles[0].chunk,),
         lambda p, v: _rest(chunks_for(p), v),
@@ -138,10 +151,12 @@ FINE = ("prefill chunk", "batch limit")
 
 
 def next_best(problem: Problem, chosen: Candidate, seen: Searched) -> tuple[NextBest, ...]:
-    """One for every dimension, in a fixed order. A split has no discipline to choose."""
+    """One for every dimension, in a fixed order. A split has no discipline to choose; not every spec allows drafting."""
     found: list[tuple[Dimension, Candidate | None, str]] = []
     for dimension in DIMENSIONS:
         if dimension.name == "discipline" and chosen.topology == "disaggregated":
+            continue
+        if dimension.name == "drafted tokens" and problem.speculation is None:
             continue
         found.append((dimension, *_other(problem, chosen, seen, dimension)))
     some = [c for _, c, _ in found if c is not None]

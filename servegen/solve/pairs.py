@@ -56,15 +56,17 @@ def disaggregated(problem: Problem, engine: EngineOption, kinds: tuple[Kind, Kin
 
 
 def _configurations(problem: Problem, start: Servers, gaps: Servers) -> list[Pair]:
-    """Pairs of a prefill and a decode configuration of equal precision."""
+    """Pairs of a prefill and a decode configuration of equal precision that draft alike."""
     assert start.block is not None and gaps.block is not None  # both reached stage 3
     out = []
     pre, dec = start.block.rows, gaps.block.rows
     for i, first in enumerate(pre.lowered.configs):
         for j, second in enumerate(dec.lowered.configs):
+            if (first.weights, first.kv, first.drafted) != (second.weights, second.kv, second.drafted):
+                continue
             p = np.flatnonzero((pre.config[start.row] == i) & (start.peer == second.tp)).astype(np.int64)
             q = np.flatnonzero(dec.config[gaps.row] == j).astype(np.int64)
-            if (first.weights, first.kv) == (second.weights, second.kv) and len(p) and len(q):
+            if len(p) and len(q):
                 kinds = start.block.kind, gaps.block.kind
                 front = frontier(kinds, first.tp, second.tp, problem.spares, problem.max_accelerators)
                 out.append(Pair(problem, start.block, gaps.block, start, gaps, p, q, front))
@@ -209,8 +211,8 @@ class Pair:
 
     def _p95(self, point: Point) -> tuple[Array, Array]:
         n = len(point.level)
-        itl = latency.quantile(lambda t: latency.itl_exceeds(point, t), 0.95, n)
-        return itl, latency.quantile(lambda t: latency.ttft_exceeds(point, t), 0.95, n)
+        pace = latency.quantile(lambda t: latency.pace_exceeds(point, t, self.problem.demand), 0.95, n)
+        return pace, latency.quantile(lambda t: latency.ttft_exceeds(point, t), 0.95, n)
 
     def _candidate(self, x: Array, y: Array, enough: Mask, extra: tuple[Array, ...]) -> Candidate:
         """The best of the candidates that are ``enough``."""
@@ -264,7 +266,7 @@ def turn_s(problem: Problem, pre: Server, dec: Server) -> Array:
     """Shortest mean turn of a closed loop: the first token when nothing waits, the gaps of a lone sequence, the pause."""
     d = problem.demand
     idle = latency.ttft_mean(DISCIPLINES["prefill"](means_only(pre), d, np.full(len(pre.chunk), size.IDLE)))
-    return idle + d.gaps * dec.terms.decode_s(np.ones(1), dec.kv_s) + problem.think_s
+    return idle + d.gaps * DISCIPLINES["decode"](means_only(dec), d, np.ones(1)).gap_mean_s + problem.think_s
 
 
 def _role(name: str, block: Block, servers: Servers, index: int, count: float, load: float) -> RoleChoice:

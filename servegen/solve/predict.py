@@ -55,6 +55,13 @@ def p95(points: Point) -> tuple[Array, Array]:
     return ttft, itl
 
 
+def pace(points: Point, itl: Array, d: Demand) -> Array:
+    """95th percentile of ITL, which is ``itl``, or of TPOT where tokens may come in bursts, shape (rows,)."""
+    if points.burst is None:
+        return itl
+    return latency.quantile(lambda t: latency.pace_exceeds(points, t, d), 0.95, len(points.level))
+
+
 def quantiles(metric: str, p: Point, d: Demand) -> Quantiles:
     """Mean and percentiles of a metric of a one-row point."""
 

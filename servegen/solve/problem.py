@@ -10,6 +10,7 @@ from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
 from servegen.plan import DeployPlan, PoolPlan
 from servegen.service.demand import Demand
 from servegen.service.size import LoadKind, Slo
+from servegen.solve.drafting import Speculation
 from servegen.workload import TraceRequests, Workload
 
 Objective = Literal["cost", "throughput", "latency", "energy"]
@@ -92,6 +93,7 @@ class Problem:
     trace: TraceRequests | None = None  # where the spec's traffic is one; the workload has its figures
     without_chunks: tuple[int, ...] = ()  # what an explanation leaves out of the search to see what comes next
     without_limits: tuple[int, ...] = ()
+    speculation: Speculation | None = None
 
     @property
     def saturate(self) -> bool:

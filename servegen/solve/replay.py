@@ -6,6 +6,7 @@ engine, accelerator, precisions and TP.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -18,13 +19,14 @@ from servegen.catalog.engines import resolve_engine
 from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
 from servegen.catalog.models import resolve_model
 from servegen.errors import CatalogError, Diagnostic, UserError
-from servegen.lower import lower
 from servegen.plan import Plan, Role
 from servegen.simulate.deployment import Deployment, Handoff, Pool, replay
 from servegen.simulate.engine import Limits
 from servegen.simulate.result import RequestBound, Result, Spread
 from servegen.simulate.steps import StepModel
 from servegen.solve.arrivals import Sent, Traffic, sent
+from servegen.solve.draft import speculation
+from servegen.solve.drafting import Speculation, lower_drafting
 from servegen.solve.problem import Problem
 from servegen.solve.space import Shape, configured
 from servegen.spec.load import loads
@@ -48,6 +50,7 @@ class Subject:
     engine: EngineFacts
     accelerators: tuple[AcceleratorFacts, ...]  # one for each role
     trace: TraceRequests | None = None
+    speculation: Speculation | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,8 @@ def of_problem(problem: Problem, plan: Plan) -> Subject:
     """A plan that was just solved, with the very facts of its problem."""
     engine = next(e.facts for e in problem.engines if e.facts.id == plan.choice.engine)
     accelerators = tuple(problem.pool[role.pool].facts for role in plan.choice.roles)
-    return Subject(plan, problem.model, problem.workload, problem.slo.attainment, engine, accelerators, problem.trace)
+    asked = problem.slo.attainment
+    return Subject(plan, problem.model, problem.workload, asked, engine, accelerators, problem.trace, problem.speculation)
 
 
 def of_lock(plan: Plan) -> Subject:
@@ -89,7 +93,18 @@ def of_lock(plan: Plan) -> Subject:
     attainment = plan.spec.get("spec", {}).get("slo", {}).get("attainment") if plan.spec else None
     engine = resolve_engine(plan.choice.engine)
     accelerators = tuple(resolve_accelerator(role.accelerator) for role in plan.choice.roles)
-    return Subject(plan, model, _workload(plan), math.nan if attainment is None else float(attainment), engine, accelerators)
+    asked = math.nan if attainment is None else float(attainment)
+    return Subject(plan, model, _workload(plan), asked, engine, accelerators, speculation=_speculation(plan, model))
+
+
+def _speculation(plan: Plan, model: ModelFacts) -> Speculation | None:
+    """What the spec that a plan carries allows to draft; None where the plan drafts nothing."""
+    if plan.speculative is None or not plan.speculative.drafted:
+        return None
+    if "model.speculative.draftConfig" in plan.inputs:
+        hint = "simulate the spec instead: it names the draft's file"
+        raise CatalogError(Diagnostic("unknown-draft", f"the catalogue has no draft {plan.speculative.draft!r}", hint=hint))
+    return speculation(loads(json.dumps(dict(plan.spec)), plan.name)[0], model)
 
 
 def _workload(plan: Plan) -> Workload:
@@ -133,7 +148,8 @@ def deployment(
     for index, role in enumerate(plan.choice.roles):
         accelerator = subject.accelerators[index]
         config = configured(accelerator, plan.pool[role.pool], role.weights, role.kv, _shape(role))
-        lowered = lower(subject.model, engine, [config])
+        config = dataclasses.replace(config, drafted=plan.speculative.drafted if plan.speculative else 0)
+        lowered = lower_drafting(subject.model, engine, [config], subject.speculation)
         memory = lowered.memory
         page = PAGE_TOKENS.get(engine.id, 1)
         model = StepModel.of(lowered.terms, 0, memory.kv_bytes[0].tolist(), float(memory.state_bytes[0]), page)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from dataclasses import replace
 from typing import Any
@@ -12,11 +10,13 @@ from servegen.catalog.calibration import NONE, Calibration, load_calibration
 from servegen.catalog.engines import resolve_engine
 from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
 from servegen.catalog.models import model_from_architecture, model_from_file, resolve_model
-from servegen.errors import CatalogError, Diagnostic, ServegenError, SpecError, UserError, Where
-from servegen.plan import PoolPlan, dumps
+from servegen.errors import CatalogError, Diagnostic, ServegenError, SpecError, UserError
+from servegen.plan import PoolPlan
 from servegen.service.demand import demand
 from servegen.service.size import Bound, Slo
 from servegen.solve.deploy import base_deploy, versioned
+from servegen.solve.digests import digests
+from servegen.solve.draft import speculation
 from servegen.solve.problem import EngineOption, Kind, Problem, WeightOption
 from servegen.spec.load import LoadedSpec
 from servegen.spec.traffic import LengthSpec
@@ -44,7 +44,9 @@ def resolve(loaded: LoadedSpec) -> Problem:
     kind, load, think = _load(workload)
     bounds = _bounds(loaded)
     joint = _jointly(bounds) if body.slo.attainment is not None else ()
+    drafting = speculation(loaded, model)
     facts = {"model": model, "accelerators": [k.facts for k in kinds], "engines": [e.facts for e in engines]}
+    facts |= {"speculation": drafting} if drafting else {}
     return Problem(
         name=loaded.name,
         model=model,
@@ -74,8 +76,10 @@ def resolve(loaded: LoadedSpec) -> Problem:
         allowed_weights=allowed,
         allowed_kv=tuple(body.constraints.kv_cache),
         shown=loaded.shown,
-        inputs=_inputs(loaded, facts),
+        inputs=digests(loaded, facts),
         trace=trace,
+        notes=(f"speculation: {drafting.assumed}",) if drafting and drafting.assumed else (),
+        speculation=drafting,
     )
 
 
@@ -128,14 +132,13 @@ def _lengths(spec: LengthSpec) -> Lengths:
 
 
 def _trace(loaded: LoadedSpec) -> TraceRequests | None:
-    """The requests that the spec names as its traffic, if it does; faults in them lead back to that key."""
+    """The requests that the spec names as its traffic, if it does."""
     named, key = loaded.spec.spec.traffic.trace, "spec.traffic.trace"
     if named is None:
         return None
-    path = loaded.path(named, key)
     try:
-        return trace_requests(path)
-    except UserError as error:
+        return trace_requests(loaded.path(named, key))
+    except UserError as error:  # what is wrong in it stands at its own line; the hint leads back to the key that names it
         found = [replace(d, hint=f"{key} names this file" + (f"; {d.hint}" if d.hint else "")) for d in error.diagnostics]
         raise UserError(found) from error
 
@@ -363,37 +366,3 @@ def _weights(
         else:
             refused[precision] = f"no {precision} checkpoint is stated"
     return tuple(options), refused
-
-
-def _inputs(loaded: LoadedSpec, facts: dict[str, Any]) -> dict[str, str]:
-    """SHA-256 of everything that the answer depends on, by name; no path in it."""
-
-    def digest(data: bytes) -> str:
-        return hashlib.sha256(data).hexdigest()
-
-    body = loaded.spec.spec
-    out = {
-        "spec": digest(json.dumps(loaded.shown, sort_keys=True, ensure_ascii=False).encode()),
-        "facts": digest(dumps(facts, indent=None).encode()),
-    }
-    named = {
-        "model.config": body.model.config,
-        "traffic.trace": body.traffic.trace,
-        "deploy.calibration": body.deploy.calibration,
-    }
-    for key, relative in named.items():
-        if relative is not None:
-            out[key] = digest(_read(loaded.path(relative, f"spec.{key}"), loaded.where.at(f"spec.{key}")))
-    for i, relative in enumerate((body.deploy.overrides.patches or ()) if body.deploy.overrides else ()):
-        key = f"deploy.overrides.patches.{i}"
-        out[key] = digest(_read(loaded.path(relative, f"spec.{key}"), loaded.where.at(f"spec.{key}")))
-    return out
-
-
-def _read(path: Any, where: Where) -> bytes:
-    try:
-        return bytes(path.read_bytes())
-    except OSError as error:
-        raise SpecError(
-            Diagnostic("unreadable", f"cannot read {path}: {error.strerror}", where, "check its permissions")
-        ) from error

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from servegen.catalog.accelerators import arithmetic
 from servegen.catalog.facts import AcceleratorFacts, ModelFacts
-from servegen.lower import Config, Lowered, MemoryTerms, lower
+from servegen.lower import Config, Lowered, MemoryTerms
 from servegen.plan import PoolPlan
 from servegen.roofline.step import StepTerms, take
+from servegen.solve import drafting
 from servegen.solve.budget import Budget, budget
 from servegen.solve.problem import EngineOption, Kind, Problem, WeightOption
 
@@ -228,11 +229,13 @@ def build(
                 if why:
                     rejected[why] += weight
                 else:
-                    configs.append(configured(kind.facts, kind.plan, option.precision, kv, shape))
-                    options.append(option)
+                    undrafted = configured(kind.facts, kind.plan, option.precision, kv, shape)
+                    for drafted in draftable(problem, engine, kind, shape, weight, rejected):
+                        configs.append(dataclasses.replace(undrafted, drafted=drafted))
+                        options.append(option)
     if not configs:
         return None
-    lowered = lower(problem.model, engine.facts, configs)
+    lowered = drafting.lower_drafting(problem.model, engine.facts, configs, problem.speculation)
     config = np.repeat(np.arange(len(configs)), len(chunks))
     return Rows(
         lowered=lowered,
@@ -247,6 +250,31 @@ def build(
     )
 
 
+def _draft_cut(draft: ModelFacts, shape: Shape) -> str:
+    """Why a draft cannot be cut as its target is, "" if it can. One without experts is cut by attention group alone."""
+    option = WeightOption(draft.native_precision, "", "", draft.native_precision)
+    routed = any(g.num_experts for g in draft.layers)
+    return cut(draft, option, shape if routed else Shape(shape.tp // shape.dp))
+
+
+def draftable(
+    problem: Problem, engine: EngineOption, kind: Kind, shape: Shape, weight: int, rejected: Counter[str]
+) -> list[int]:
+    """Numbers of drafted tokens that a configuration may have; refusals are counted with ``weight`` each."""
+    asked = problem.speculation
+    out = []
+    for drafted in drafting.depths(asked):
+        why = drafting.refusal(asked, engine.facts, kind.facts, drafted, shape.pp, shape.dp)
+        if not why and drafted and asked is not None and asked.draft is not None:
+            found = _draft_cut(asked.draft, shape)
+            why = f"draft: {found}" if found else ""
+        if why:
+            rejected[why] += weight
+        else:
+            out.append(drafted)
+    return out
+
+
 def chunks_for(problem: Problem) -> tuple[int, ...]:
     """Chunks that are tried: those that some prompt fills, and the first that holds the longest one."""
     longest = problem.demand.uncached_edges[-1]
@@ -259,7 +287,7 @@ def budget_of(problem: Problem, engine: EngineOption, rows: Rows, limits: Array,
     """Memory of every (row, limit)."""
     m = rows.memory
     sizes = m.usable_bytes, m.weight_bytes, rows.chunk, rows.tp
-    return budget(engine.facts.memory, problem.model, *sizes, limits, handoff, rows.devices, rows.groups)
+    return budget(engine.facts.memory, problem.model, *sizes, limits, handoff, rows.devices, rows.groups, m.draft)
 
 
 def occupancy(problem: Problem, rows: Rows) -> tuple[Array, Array, Array]:

@@ -159,4 +159,5 @@ def combine(start: Point, gaps: Point) -> Point:
         stall_edges_s=gaps.stall_edges_s,
         stall_weights=gaps.stall_weights,
         gap_mean_s=gaps.gap_mean_s,
+        burst=gaps.burst,
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from servegen.codec import dumps
 from servegen.fleet import Fleet
-from servegen.plan import Plan, Verification, dumps
+from servegen.plan import Plan, Verification
 from servegen.solve.arrivals import Traffic
 from servegen.solve.fleet import FleetProblem, solve_fleet
 from servegen.solve.options import reduced

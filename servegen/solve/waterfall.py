@@ -9,17 +9,19 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from servegen.lower import lower
 from servegen.plan import Prediction, Quantiles
 from servegen.rationale import Effect, Waterfall
 from servegen.roofline.step import Array, StepTerms, join, take
+from servegen.service.burst import per_token
 from servegen.service.disciplines import DISCIPLINES, Point
 from servegen.service.server import Server, server
 from servegen.service.size import Bound
 from servegen.solve.candidate import Candidate, RoleChoice
+from servegen.solve.drafting import lower_drafting
 from servegen.solve.predict import statistics
 from servegen.solve.problem import Problem
 from servegen.solve.split import combine
@@ -27,6 +29,9 @@ from servegen.solve.split import combine
 #: Terms of the step that stand for an effect of their own; all others are what efficiency below peak costs.
 LAUNCH = ("launch_s", "sequence_s")
 COMMUNICATION = ("latency_s", "token_wire_s")
+#: The same of drafting, whose launches bring the latency of their collectives.
+DRAFT_LAUNCH = ("launch_s", "sequence_s", "chunk_launch_s")
+DRAFT_COMMUNICATION = ("wire_s", "chunk_wire_s")
 #: What is switched on, in order, above the ideal roofline of the same step and prompt.
 EFFECTS = ("efficiency", "launch", "communication", "request", "handoff", "batch", "interference", "queueing")
 
@@ -80,7 +85,7 @@ def stages(problem: Problem, chosen: Candidate, points: Sequence[Point]) -> list
                 service_edges_s=alone.service_edges_s,
                 service_mean_s=alone.service_mean_s,
                 gap_s=gap,
-                gap_mean_s=gap,
+                gap_mean_s=per_token(whole.burst, gap),
             )
         )
     request_s = first.block.server.request_s[[first.row]]
@@ -102,10 +107,15 @@ def _terms(problem: Problem, role: RoleChoice) -> tuple[StepTerms, ...]:
     """The role's step: ideal, then with efficiencies, then with launches and overheads, then with all of its communication."""
     rows = role.block.rows
     config = rows.lowered.configs[int(rows.config[role.row])]
-    ideal = lower(problem.model, role.block.engine.facts, [config], "ideal").terms
+    ideal = lower_drafting(problem.model, role.block.engine.facts, [config], problem.speculation, "ideal").terms
     full = take(rows.terms, np.array([role.row]))
-    free = {name: getattr(ideal, name) for name in (*LAUNCH, *COMMUNICATION)}
-    alone = {name: getattr(ideal, name) for name in COMMUNICATION}
+    free: dict[str, Any] = {name: getattr(ideal, name) for name in (*LAUNCH, *COMMUNICATION)}
+    alone: dict[str, Any] = {name: getattr(ideal, name) for name in COMMUNICATION}
+    if full.rounds is not None and ideal.rounds is not None:
+        wires = {name: getattr(ideal.rounds, name) for name in DRAFT_COMMUNICATION}
+        launches = {name: getattr(ideal.rounds, name) for name in DRAFT_LAUNCH}
+        free["rounds"] = dataclasses.replace(full.rounds, **launches, **wires)
+        alone["rounds"] = dataclasses.replace(full.rounds, **wires)
     return ideal, dataclasses.replace(full, **free), dataclasses.replace(full, **alone), full
 
 

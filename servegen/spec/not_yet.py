@@ -32,7 +32,6 @@ class Unbuilt:
 
 
 NOT_YET: tuple[Unbuilt, ...] = (
-    Unbuilt("spec.model.speculative", "speculative decoding is not predicted yet"),
     Unbuilt("spec.constraints.engines.*", "minisgl has no fitted constants yet", ("minisgl",), "take sglang"),
     Unbuilt("spec.deploy.multiNode", "role-based groups are not rendered yet", built=("leaderworkerset",)),
     Unbuilt("spec.deploy.gateway", "gateways are not rendered yet", built=("none",)),

@@ -55,8 +55,13 @@ class Speculative(Section):
 
     method: Literal["eagle", "eagle3", "nextn", "standalone", "ngram"] = Field(description="How tokens are drafted.")
     draft: Checkpoint | None = Field(None, description="Draft model; required where the method loads one.")
-    steps: Annotated[int, whole(1, 64)] = Field(description="Tokens drafted ahead.")
-    acceptance: Share = Field(description="Share of drafted tokens that are accepted.")
+    draft_config: Annotated[str, RelativePath()] | None = Field(
+        None, description="The draft's config.json; needed where neither catalogue nor method says what it costs."
+    )
+    steps: Annotated[int, whole(1, 64)] = Field(
+        description="Tokens drafted ahead, at most; the solver takes as many as pay, or none."
+    )
+    acceptance: Share = Field(description="Share of drafted tokens that are accepted, if all before them were.")
 
     @model_validator(mode="after")
     def _rules(self) -> Speculative:
@@ -65,6 +70,8 @@ class Speculative(Section):
             refuse([Finding("", "missing-key", f"{self.method} loads a draft model", "state draft")])
         if not loads and self.draft is not None:
             refuse([Finding("draft", "conflict", f"{self.method} loads no draft model", "leave draft out")])
+        if not loads and self.draft_config is not None:
+            refuse([Finding("draftConfig", "conflict", f"{self.method} loads no draft model", "leave draftConfig out")])
         return self
 
 

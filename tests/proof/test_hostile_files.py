@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.proof.harness import Ran, command, process, spec, working_in, write_spec
+from tests.proof.harness import Ran, command, process, spec, tree, working_in, write_spec
 
 
 def build(document: Any, folder: Path) -> Ran:
@@ -133,6 +133,51 @@ def test_a_spec_without_permission_is_named(tmp_path: Path) -> None:
         assert ran.code == 1 and "ermission denied" in ran.err and str(file) in ran.err and "Traceback" not in ran.err, ran
     finally:
         shutil.rmtree(place)
+
+
+LOCKS: tuple[tuple[Any, str], ...] = (
+    ("[" * 100_000, "nested too deeply"),
+    ("1e999", "holds no object"),
+    ("{", "double quotes"),
+    (lambda plan: plan["choice"].update(roles=[]), "aggregated serving has the roles serve"),
+    (lambda plan: plan["choice"]["roles"][0].update(tp="x"), "'x' is no int"),
+    (lambda plan: plan["choice"]["roles"][0].update(tp=-4), "at least 1 each"),
+    (lambda plan: plan["choice"]["roles"][0].update(pool=7), "no entry of the pool"),
+    (lambda plan: plan["choice"].update(devices=99), "devices is not the sum"),
+    (lambda plan: plan["traffic"].update(isl_mean=float("nan")), "NaN is no number"),
+    (lambda plan: plan["choice"].update(engine="nope"), "another name or engine"),
+    (lambda plan: plan.update(name="../evil"), "another name or engine"),
+    (lambda plan: plan.update(more=1), "no field 'more'"),
+)
+
+
+@pytest.mark.parametrize(("change", "says"), LOCKS, ids=[says for _, says in LOCKS])
+def test_a_plan_that_somebody_edited_is_refused_or_stale(change: Any, says: str, tmp_path: Path) -> None:
+    assert build(spec(), tmp_path).code == 0
+    lock = tmp_path / "out" / "chat" / "plan.lock.json"
+    plan = json.loads(lock.read_text())
+    if not isinstance(change, str):
+        change(plan)
+    lock.write_text(change if isinstance(change, str) else json.dumps(plan))
+    before = tree(tmp_path)
+    ran = command("build", tmp_path / "s.yaml", "-o", tmp_path / "out", "--locked")
+    assert (ran.code, ran.out) == (2 if "another" in says else 1, "") and says in ran.err, ran
+    assert tree(tmp_path) == before
+
+
+def test_a_template_that_includes_itself_is_told(tmp_path: Path) -> None:
+    own = tmp_path / "own" / "kubernetes"
+    own.mkdir(parents=True)
+    (own / "service.yaml.j2").write_text("{% include 'kubernetes/service.yaml.j2' %}")
+    ran = command("build", write_spec(tmp_path / "s.yaml", spec()), "-o", tmp_path / "out", "--templates", tmp_path / "own")
+    assert ran.code == 1 and "service.yaml.j2" in ran.err and "recursion" in ran.err and not (tmp_path / "out").exists()
+
+
+def test_specs_of_a_folder_are_found_as_json_too(tmp_path: Path) -> None:
+    write_spec(tmp_path / "json.yaml", spec())
+    (tmp_path / "values.yaml").write_text("apiVersion: v1\nkind: Pod\n")
+    ran = command("validate", tmp_path)
+    assert ran.code == 0 and "chat: ok" in ran.out and "values.yaml has no apiVersion" in ran.err, ran
 
 
 # --- Files that a spec names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import random
@@ -137,6 +138,25 @@ def test_builds_at_once_do_not_mix(two_specs: dict[str, Path], tmp_path: Path) -
     assert which(trees, tree(out / "chat"))
     assert watched and set(watched) <= {files["files.lock"][0] for files in trees.values()}
     assert [p.name for p in out.iterdir()] == ["chat"]
+
+
+def test_a_build_waits_for_the_one_before_it(
+    two_specs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trees = built(two_specs, tmp_path / "alone")
+    out = tmp_path / "out"
+    assert command("build", two_specs["old"], "-o", out).code == 0
+    held = os.open(out, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)  # as a build does that is writing
+    monkeypatch.setattr("servegen.emit.LOCK_TRIES", 3)
+    try:
+        ran = command("build", two_specs["new"], "-o", out)
+        assert (ran.code, ran.out) == (1, "") and "error[locked]: another build has been writing here" in ran.err
+        assert which(trees, tree(out / "chat")) == "old" and [p.name for p in out.iterdir()] == ["chat"]
+    finally:
+        os.close(held)
+    assert command("build", two_specs["new"], "-o", out).code == 0
+    assert which(trees, tree(out / "chat")) == "new"
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import dataclasses
 import math
 
 from servegen.roofline import collectives
+from servegen.roofline.speculation import yield_moments
 from servegen.service import latency, size
 from servegen.service.demand import Demand, demand
 from servegen.service.disciplines import DISCIPLINES
@@ -250,4 +251,4 @@ def aic_split_rate(i: Inputs) -> float:
 
 @method
 def speculated_tokens(i: Inputs) -> float:
-    return formulas.speculated_tokens(i("alpha"), i("gamma"))
+    return float(yield_moments(column(i("gamma")), column(i("alpha")))[0][0])

@@ -27,6 +27,7 @@ class Traffic:
     new_mean: float
     outputs: list[float]
     output_mean: float
+    output_bins: list[float]
     gaps: float
     held: float
     held_std: float
@@ -47,6 +48,7 @@ def traffic(problem: Problem) -> Traffic:
         float(d.uncached_mean),
         [float(v) for v in d.osl_edges],
         float(d.osl_mean),
+        [float(v) for v in d.osl_nodes],
         float(d.gaps),
         float(d.held_mean),
         float(d.held_std),
@@ -74,16 +76,63 @@ class Step:
     def decode(self, n: float, context: float) -> float:
         return self.fixed + (self.each + self.read * context + self.wire) * n + self.gemm(n)
 
+    def chunk(self, tokens: float) -> float:
+        return self.fixed + self.gemm(tokens) + self.wire * tokens
+
     def prefill(self, new: float, whole: float, chunk: float) -> float:
         left, time = new, 0.0
         while left > 0:
             now = min(chunk, left)
-            time += self.fixed + self.gemm(now) + self.wire * now
+            time += self.chunk(now)
             left -= now
         return time + self.attention(new, whole) + self.each
 
     def attention(self, new: float, whole: float) -> float:
         return self.pair * (whole * whole - (whole - new) * (whole - new))
+
+
+@dataclass
+class Round(Step):
+    """A step that drafts ``ahead`` tokens and verifies them; ``draft`` is the step of the model that drafts, None for n-grams."""
+
+    ahead: int
+    acceptance: float
+    draft: Step | None
+    launch: float  # the engine's own, within ``fixed`` of both
+
+    def decode(self, n: float, context: float) -> float:
+        wide = n * (self.ahead + 1)
+        read = max(self.read, 2.0 * self.pair * (self.ahead + 1))
+        time = self.fixed + (self.each + read * context) * n + self.wire * wide + self.gemm(wide)
+        d = self.draft
+        if d is None:
+            return time + self.each * n
+        passes = (self.ahead - 1) * d.gemm(n) + d.gemm(wide) + self.ahead * (d.fixed - self.launch + d.read * context * n)
+        return time + self.launch + passes + 2 * self.ahead * d.wire * n
+
+    def chunk(self, tokens: float) -> float:
+        time = self.fixed + self.gemm(tokens) + self.wire * tokens
+        return time if self.draft is None else time + self.draft.chunk(tokens)
+
+    def attention(self, new: float, whole: float) -> float:
+        own = self.pair * (whole * whole - (whole - new) * (whole - new))
+        return own if self.draft is None else own + self.draft.attention(new, whole)
+
+    def yields(self) -> tuple[float, float]:
+        """Mean and mean square of the tokens of a round, by the chance of each number."""
+        chances = [self.acceptance**k * (1 - self.acceptance) for k in range(self.ahead)] + [self.acceptance**self.ahead]
+        return sum(p * (k + 1) for k, p in enumerate(chances)), sum(p * (k + 1) ** 2 for k, p in enumerate(chances))
+
+
+def drafting(problem: Problem, acc: AcceleratorFacts, engine: EngineFacts, weights: str, kv: str, tp: int, ahead: int) -> Step:
+    """The step of a configuration that drafts ``ahead`` tokens."""
+    own = step(problem.model, acc, engine, weights, kv, tp)
+    asked = problem.speculation
+    if asked is None or not ahead:
+        return own
+    draft = step(asked.draft, acc, engine, asked.draft.native_precision, kv, tp) if asked.draft else None
+    plain = [getattr(own, name) for name in ("fixed", "each", "stream", "multiply", "wire", "read", "pair")]
+    return Round(*plain, ahead, asked.acceptance, draft, engine.step_s.value)
 
 
 def _matrix_bytes(model: ModelFacts, precision: str) -> float:
@@ -138,6 +187,7 @@ class Seen:
     stalls: list[float]
     stall_weights: list[float]
     gap_mean: float
+    burst: tuple[float, float, float] | None = None  # tokens of a round, their variance, what the last one has too many
 
     def ttft_over(self, t: float) -> float:
         left = t - self.start
@@ -150,10 +200,24 @@ class Seen:
         plain = _tail((t - self.gap) / max(self.gap_sd, 1e-9))
         longer = 1.0 - _below(self.stalls, self.stall_weights, t - self.gap)
         share = min(1.2 * self.stalled, 1.0)
-        return (1.0 - share) * plain + share * max(longer, plain)
+        over = (1.0 - share) * plain + share * max(longer, plain)
+        return over / self.burst[0] if self.burst else over
 
-    def tpot_over(self, t: float, gaps: float) -> float:
+    def pace_over(self, t: float, load: Traffic) -> float:
+        return self.tpot_over(t, load) if self.burst else self.itl_over(t)
+
+    def tpot_over(self, t: float, load: Traffic) -> float:
+        gaps = load.gaps
         square = sum(w * ((a + b) / 2) ** 2 for w, a, b in zip(self.stall_weights, self.stalls, self.stalls[1:], strict=False))
+        if self.burst:
+            tokens, variance, past = self.burst
+            each = (self.stalled * square + variance * self.gap_mean**2) / tokens
+            total = 0.0
+            for weight, output in zip(WIDTHS, load.output_bins, strict=True):
+                n = max(output - 1.0, 1.0)
+                mean = self.gap_mean * (1 + past / n) / (1 + past / gaps)
+                total += weight * _tail((t - mean) / max(math.sqrt(each / n + (self.gap_sd / tokens) ** 2), 1e-9))
+            return total
         sd = math.sqrt((self.gap_sd**2 + self.stalled * square) / max(gaps, 1.0))
         return _tail((t - self.gap_mean) / max(sd, 1e-9))
 
@@ -168,7 +232,7 @@ class Seen:
             return self.ttft_over(t)
         if metric == "itl":
             return self.itl_over(t)
-        return self.tpot_over(t, load.gaps) if metric == "tpot" else self.e2e_over(t, load.outputs)
+        return self.tpot_over(t, load) if metric == "tpot" else self.e2e_over(t, load.outputs)
 
     def mean(self, metric: str, load: Traffic) -> float:
         if metric == "ttft":
@@ -197,9 +261,15 @@ class Replica:
     load: Traffic
     request: float
     handoff: list[float]
+    bursts: bool = False  # whether the spec lets tokens come in bursts, here or elsewhere
 
     def __post_init__(self) -> None:
         t = self.load
+        mean, square = self.step.yields() if isinstance(self.step, Round) else (1.0, 1.0)
+        past = (square - mean) / (2 * mean)
+        tokens = min(max(mean * t.gaps / (t.gaps + past), 1.0), max(t.gaps, 1.0))
+        self.tokens = tokens
+        self.burst = (tokens, square - mean * mean, past) if self.bursts else None
         alone = [self.step.prefill(n, w, self.chunk) for n, w in zip(t.new_bins, t.whole_bins, strict=True)]
         self.prefill = sum(w * a for w, a in zip(t.bin_weights, alone, strict=True))
         self.cv2 = max(sum(w * a * a for w, a in zip(t.bin_weights, alone, strict=True)) / self.prefill**2 - 1.0, 0.0)
@@ -216,8 +286,7 @@ class Replica:
             tokens = k * self.load.new_mean
             chunks = max(tokens / self.chunk, 1.0)
             size = tokens / chunks
-            each = self.step.fixed + self.step.gemm(size) + self.step.wire * size
-            return chunks * each + k * (self.step.each + self.attention)
+            return chunks * self.step.chunk(size) + k * (self.step.each + self.attention)
 
         return min(together(prompts) / (prompts * together(1.0)), 1.0)
 
@@ -227,10 +296,10 @@ class Replica:
         return wait if self.load.waits_freely else min(wait, slots * service)
 
     def decode(self, n: float) -> float:
-        return self.step.decode(n, self.load.held)
+        return self.step.decode(max(n, 1.0), self.load.held)  # who waits for a token is in the batch
 
     def spread(self, n: float) -> float:
-        return self.decode(n + math.sqrt(n)) - self.decode(n)
+        return self.decode(max(n, 1.0) + math.sqrt(n)) - self.decode(n)
 
     def together(self, rate: float, step_s: float, most: float) -> float:
         arrivals = rate * step_s
@@ -247,7 +316,7 @@ class Replica:
         return disciplines[discipline](level)
 
     def _first(self, n: float) -> Seen:
-        step_s, gaps = self.decode(n), self.load.gaps
+        step_s, gaps = self.decode(n), self.load.gaps / self.tokens
         most = max(self.chunk / self.load.new_mean, 1.0)
         gain = prompts = 1.0
         for _ in range(4):
@@ -271,7 +340,8 @@ class Replica:
             stalled=-math.expm1(-rate * step_s),
             stalls=[e * gain + others for e in self.edges],
             stall_weights=list(WIDTHS),
-            gap_mean=step_s / max(1 - busy, 1e-9),
+            gap_mean=step_s / max(1 - busy, 1e-9) / self.tokens,
+            burst=self.burst,
         )
 
     def _mixed(self, asked: float) -> Seen:
@@ -279,8 +349,9 @@ class Replica:
 
         def longer_step(tokens: float, prompts: float, attention: float) -> float:
             s = self.step
-            base = s.fixed + (s.each + s.read * t.held) * n
-            return base + s.each * prompts + s.gemm(n + tokens) + s.wire * (n + tokens) + attention
+            batch = max(n, 1.0)
+            base = s.fixed + (s.each + s.read * t.held) * batch
+            return base + s.each * prompts + s.gemm(batch + tokens) + s.wire * (batch + tokens) + attention
 
         rate, n = 0.0, asked
         for _ in range(4):
@@ -316,6 +387,7 @@ class Replica:
             stalls=stalls,
             stall_weights=[w / sum(weights) for w in weights],
             gap_mean=share * longer + (1 - share) * step_s,
+            burst=self.burst,
         )
 
     def _static(self, level: float) -> Seen:
@@ -382,7 +454,7 @@ class Replica:
         step_s = self.decode(n)
         none = [0.0] * len(EDGES)
         return Seen(
-            rate=n / (self.load.gaps * step_s),
+            rate=n * self.tokens / (self.load.gaps * step_s),
             start=0.0,
             start_mean=0.0,
             busy=0.0,
@@ -394,5 +466,6 @@ class Replica:
             stalled=0.0,
             stalls=none,
             stall_weights=list(WIDTHS),
-            gap_mean=step_s,
+            gap_mean=step_s / self.tokens,
+            burst=self.burst,
         )

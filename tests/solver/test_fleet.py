@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from servegen.codec import dumps
 from servegen.errors import InfeasibleError, NotBuiltError
 from servegen.fleet import Fleet
-from servegen.plan import Plan, dumps
+from servegen.plan import Plan
 from servegen.solve.allot import allot
 from servegen.solve.fleet import Entrant, FleetObjective, FleetProblem, look, solve_fleet
 from servegen.solve.options import Option, eligible
@@ -245,12 +246,12 @@ def test_the_same_fleet_has_the_same_answer() -> None:
 
 
 def test_a_replay_confirms_a_fleet() -> None:
-    from servegen.solve.replay import Traffic
+    from servegen.solve.arrivals import Traffic
 
     question = fleet("cost", (0, member("3/s")), (0, member("5/s", model=LLAMA_8B)))
     solved = solve_fleet(question)
     checked = verified_fleet(question, solved, Traffic(requests=300))
-    assert all(any(n.startswith("replay: ") for n in p.notes) for p in checked.members if p is not None)
+    assert all(p.verification is not None and p.verification.found for p in checked.members if p is not None)
     assert checked.plan.devices >= solved.plan.devices
 
 

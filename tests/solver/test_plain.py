@@ -139,6 +139,74 @@ def test_the_best_split_is_the_best_of_all_pairs(
     assert found == plainly(best_split(question, *FEW))
 
 
+drafts = st.sampled_from(
+    [
+        "{method: eagle3, draft: org/head, steps: 3, acceptance: 0.7}",
+        "{method: eagle, draft: org/head, steps: 2, acceptance: 0.5}",
+        "{method: ngram, steps: 4, acceptance: 0.4}",
+        "{method: eagle3, draft: org/head, steps: 1, acceptance: 1.0}",
+        "{method: ngram, steps: 2, acceptance: 0.001}",
+    ]
+)
+
+
+@given(
+    model=models,
+    accelerator=accelerators,
+    draft=drafts,
+    prompt=prompts,
+    output=answers,
+    slo=bounds,
+    load=st.sampled_from(["rate: 0.4/s", "rate: 3/s", "rate: 20/s, burstiness: 1.8", "concurrency: 12", ""]),
+    objective=st.sampled_from(["cost", "throughput", "latency"]),
+    extra=st.sampled_from(["", ", spareReplicas: 1", ", kvCache: [bf16, fp8]", ", engines: [sglang, vllm]"]),
+)
+@settings(max_examples=40)
+def test_the_best_plan_that_may_draft_is_the_best_of_all(
+    model: str, accelerator: str, draft: str, prompt: str, output: str, slo: str, load: str, objective: str, extra: str
+) -> None:
+    if objective == "latency" and not load:
+        load = "rate: 1/s"
+    if objective == "throughput" and "concurrency" in load:
+        load = ""
+    question = problem(
+        model=model,
+        more_model=f", speculative: {draft}",
+        traffic=f"{{{load + ', ' if load else ''}isl: {prompt}, osl: {output}}}",
+        slo=slo,
+        pool=f"[{{accelerator: {accelerator}, nodes: 2, perNode: 8}}]",
+        objective=objective,
+        constraints=f"{{topology: aggregated{extra}}}",
+    )
+    with reduced(*FEW):
+        found = answer(question)
+    assert found == plainly(best_aggregated(question, *FEW))
+
+
+@given(
+    model=st.sampled_from([LLAMA_8B, LLAMA_70B]),
+    draft=drafts,
+    prompt=prompts,
+    output=answers,
+    slo=st.sampled_from(["{}", "{ttft: {p95: 900ms}, itl: {p95: 40ms}}", "{tpot: {p95: 12ms}}"]),
+    rate=st.sampled_from(["0.5/s", "3/s"]),
+)
+@settings(max_examples=15)
+def test_the_best_split_that_may_draft_is_the_best_of_all_pairs(
+    model: str, draft: str, prompt: str, output: str, slo: str, rate: str
+) -> None:
+    question = problem(
+        model=model,
+        more_model=f", speculative: {draft}",
+        traffic=f"{{rate: {rate}, isl: {prompt}, osl: {output}}}",
+        slo=slo,
+        constraints="{topology: disaggregated}",
+    )
+    with reduced(*FEW):
+        found = answer(question)
+    assert found == plainly(best_split(question, *FEW))
+
+
 @pytest.mark.parametrize("nodes", [1, 2, 3])
 def test_splits_that_fill_the_pool(nodes: int) -> None:
     question = problem(

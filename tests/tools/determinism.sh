@@ -17,7 +17,8 @@ trap 'rm -rf "$scratch"' EXIT
 pythons=("$@")
 if [ ${#pythons[@]} -eq 0 ]; then
   for minor in 11 12 13 14; do
-    if command -v "python3.$minor" >/dev/null; then pythons+=("python3.$minor"); fi
+    # A name on the path may be a shim of a version that is not installed.
+    if "python3.$minor" -c "" 2>/dev/null; then pythons+=("python3.$minor"); fi
   done
 fi
 

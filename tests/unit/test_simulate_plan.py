@@ -12,9 +12,10 @@ import pytest
 
 from servegen.catalog.accelerators import resolve_accelerator
 from servegen.cli.app import run as servegen
+from servegen.codec import dumps
 from servegen.compile import compile_spec
 from servegen.errors import CatalogError, InfeasibleError
-from servegen.plan import Plan, dumps, loads
+from servegen.plan import Plan, loads
 from servegen.simulate.result import RequestBound, Result
 from servegen.solve.arrivals import Traffic
 from servegen.solve.problem import Problem

@@ -40,7 +40,7 @@ def test_every_step_costs_the_same_in_both(name: str) -> None:
 
 
 def test_figures_are_plain_floats() -> None:
-    step, counts = scalar(lowered("Llama-3.1-8B")), ("windows", "stages", "groups")
+    step, counts = scalar(lowered("Llama-3.1-8B")), ("windows", "stages", "groups", "drafting")
     assert all(type(getattr(step, name)) is float for name in StepModel.__slots__ if name not in counts)
 
 

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servegen.cli.app import run as servegen
+from servegen.codec import dumps
 from servegen.compile import compile_spec
 from servegen.errors import UserError
-from servegen.plan import dumps, loads
+from servegen.plan import loads
 from servegen.simulate.arrivals import closed_loop, recorded
 from servegen.simulate.deployment import Deployment, Handoff, _Run, replay
 from servegen.simulate.requests import Closed

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from servegen.codec import dumps
 from servegen.errors import InfeasibleError
 from servegen.explanation import Against, InputChange
-from servegen.plan import Plan, Verification, dumps, loads
+from servegen.plan import Plan, Verification, loads
 from servegen.solve.against import against, moved
 from servegen.solve.resolve import resolve
 from servegen.solve.search import solve

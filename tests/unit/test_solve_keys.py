@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from servegen.codec import to_jsonable
 from servegen.errors import InfeasibleError
-from servegen.plan import Plan, to_jsonable
+from servegen.plan import Plan
 from servegen.solve.search import solve
 from servegen.spec.hardware import Fabric, PoolEntry, Storage
-from servegen.spec.schema import Constraints, Model
+from servegen.spec.schema import Constraints, Model, Speculative
 from servegen.spec.traffic import LATENCIES, STATISTICS, LengthSpec, Prefix, Slo, Traffic, Users
 from tests.solver.specs import CHAT, LENGTHS, LLAMA_8B, problem, problem_of, spec_text
 
@@ -38,6 +39,13 @@ def pool(
 
 def lengths(isl: str, osl: str = "{mean: 256, p95: 600}") -> dict[str, str]:
     return {**LAT, "traffic": f"{{rate: 6/s, isl: {isl}, osl: {osl}}}"}
+
+
+QUICK = {**WHOLE, "objective": "latency"}
+
+
+def drafting(more: str, base: dict[str, str] = QUICK, steps: int = 4, acceptance: float = 0.7) -> dict[str, str]:
+    return {**base, "more_model": f", speculative: {{{more}, steps: {steps}, acceptance: {acceptance}}}"}
 
 
 #: By key: two specs that differ in it. Their choice or prediction must differ.
@@ -99,6 +107,20 @@ DECIDES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "model.name": (LAT, {**LAT, "model": LLAMA_8B}),
     "model.contextLength": (LAT, {**LAT, "more_model": ", contextLength: 100000"}),
     "model.checkpoints": (LAT, {**LAT, "more_model": ", checkpoints: {bf16: own/copy}"}),
+    "model.speculative": (QUICK, drafting("method: eagle3, draft: own/head", QUICK)),
+    "model.speculative.method": (drafting("method: eagle, draft: own/head"), drafting("method: eagle3, draft: own/head")),
+    "model.speculative.draft": (
+        drafting("method: standalone, draft: Llama-3.2-1B"),
+        drafting("method: standalone, draft: Llama-3.2-3B"),
+    ),
+    "model.speculative.steps": (
+        drafting("method: eagle3, draft: own/head"),
+        drafting("method: eagle3, draft: own/head", steps=1),
+    ),
+    "model.speculative.acceptance": (
+        drafting("method: eagle3, draft: own/head"),
+        drafting("method: eagle3, draft: own/head", acceptance=0.4),
+    ),
     "slo.attainment": ({**WHOLE, "slo": "{ttft: {p50: 300ms}}"}, {**WHOLE, "slo": "{ttft: {p50: 300ms}, attainment: 0.97}"}),
 }
 
@@ -207,8 +229,10 @@ def test_no_key_is_forgotten() -> None:
     recorded = {k.split(".")[0] for k in RECORDED}
     assert {k[1] for k in walked if k[0] == "pool"} | recorded == names(PoolEntry)
     assert {"bandwidth", "rdma", "resource"} == names(Fabric) and {"bandwidth"} == names(Storage)
-    refused_or_tested = {"config", "architecture", "speculative", "trustRemoteCode"}
-    assert {k[1] for k in walked if k[0] == "model"} | refused_or_tested == names(Model)
+    tested = {"config", "architecture", "trustRemoteCode"}
+    told = {k[2] for k in walked if k[:2] == ("model", "speculative") and len(k) > 2}
+    assert told | {"draftConfig"} == names(Speculative)  # a file: test_solve_drafting.py
+    assert {k[1] for k in walked if k[0] == "model"} | tested == names(Model)
 
 
 # ---- every objective, engine, topology and load has a plan ----------------------------------------

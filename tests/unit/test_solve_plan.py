@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servegen.catalog.facts import AcceleratorFacts
+from servegen.codec import dumps
 from servegen.errors import InfeasibleError
-from servegen.plan import Plan, dumps, loads
+from servegen.plan import Plan, loads
 from servegen.service import latency, size
 from servegen.solve.bands import pessimism
 from servegen.solve.predict import candidate_points
@@ -196,6 +197,27 @@ def test_saturating_latency_plans_too() -> None:
     itl = latency.quantile(lambda t: latency.itl_exceeds(p, t), 0.95, len(p.level))
     for c, i in zip(seen.candidates, itl, strict=True):
         assert c.objective[0] == pytest.approx(i, rel=0.006)
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm", "megatron"])
+@pytest.mark.parametrize("topology", ["aggregated", "disaggregated"])
+@pytest.mark.parametrize("prompt", [200, 8000, 100_000])
+def test_no_gap_is_shorter_than_the_ideal_step_of_the_one_who_waits_for_it(engine: str, topology: str, prompt: int) -> None:
+    """A pool that is almost always idle still reads the weights and the whole context of its only request."""
+    if topology == "disaggregated" and engine == "megatron":
+        pytest.skip("Megatron's engine does not split")
+    question = problem(
+        model=LLAMA_8B,
+        traffic=f"{{rate: 0.001/s, isl: {prompt}, osl: 200}}",
+        constraints=f"{{engines: [{engine}], topology: {topology}, weights: [bf16], tp: [1]}}",
+        deploy=DEPLOY,
+    )
+    plan = solve(question)
+    facts = question.pool[0].facts
+    held = prompt + 100
+    bytes_read = question.model.weight_bytes("bf16") - question.model.vocab_size * question.model.hidden_size * 2
+    alone = (bytes_read + held * 32 * 8 * 2 * 128 * 2) / facts.hbm_bytes_per_s
+    assert plan.prediction.itl.p50 >= plan.prediction.floor["step_time_s"] >= alone * 0.98
 
 
 # ---- which way costs move ------------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servegen.plan import dumps, loads
+from servegen.codec import dumps
+from servegen.plan import loads
 from servegen.solve.search import solve
 from tests.solver.specs import LENGTHS, problem
 

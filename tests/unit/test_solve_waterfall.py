@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servegen.catalog.facts import Constant
+from servegen.codec import dumps
 from servegen.lower import lower
-from servegen.plan import Plan, dumps, loads
+from servegen.plan import Plan, loads
 from servegen.rationale import Waterfall
+from servegen.roofline.speculation import Rounds
 from servegen.roofline.step import StepTerms, join
 from servegen.service.demand import EDGES
 from servegen.service.size import Bound
@@ -22,7 +24,7 @@ from servegen.solve.predict import role_points, statistics
 from servegen.solve.problem import Problem
 from servegen.solve.resolve import PROBABILITIES
 from servegen.solve.search import search, solve
-from servegen.solve.waterfall import COMMUNICATION, EFFECTS, LAUNCH, stages, waterfalls
+from servegen.solve.waterfall import COMMUNICATION, DRAFT_COMMUNICATION, DRAFT_LAUNCH, EFFECTS, LAUNCH, stages, waterfalls
 from tests.solver.specs import FABRIC, LENGTHS, LLAMA_8B, problem, reduced
 
 BOUNDS = {
@@ -126,7 +128,11 @@ def test_every_term_of_a_step_stands_for_one_effect() -> None:
     efficiency = {"weight_s", "expert_s", "expert_idle", "token_flop_s", "token_read_s", "state_s", "pair_s", "window"}
     efficiency |= {"group_flop_s", "expert_spread"}
     shape = {"stages", "groups"}  # the same at every stage
-    assert {f.name for f in dataclasses.fields(StepTerms)} == efficiency | shape | set(LAUNCH) | set(COMMUNICATION)
+    told = efficiency | shape | set(LAUNCH) | set(COMMUNICATION)
+    assert {f.name for f in dataclasses.fields(StepTerms)} == told | {"rounds"}
+    drafting = {"state_s", "token_read_s", "pair_s", "window", "draft"}
+    shape = {"drafted", "acceptance", "tokens", "tokens_square"}
+    assert {f.name for f in dataclasses.fields(Rounds)} == drafting | shape | set(DRAFT_LAUNCH) | set(DRAFT_COMMUNICATION)
 
 
 @pytest.mark.parametrize(

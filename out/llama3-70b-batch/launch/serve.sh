@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-70b-batch, plan 987ea73d1a38becc. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-70b-batch, plan 8297900ecae1e6e7. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-70b-batch on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
