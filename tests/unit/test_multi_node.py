@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from servegen.bundle import Bundle
 from servegen.engines.launch import IN_POD, IN_SCRIPT, Launch, Place
@@ -22,6 +24,7 @@ from servegen.report.markdown import plan_markdown
 from servegen.rollout import surge_fits
 from servegen.validate.check import findings
 from tests.unit.plans import POOL, make_plan, make_role
+from tests.unit.test_render_schema import check
 
 GATEWAY = {"namespaceSelector": {"matchLabels": {"role": "gateway"}}}
 TWO = make_plan(make_role(tp=8, pp=2, replicas=1), deploy_network_policy_from=(GATEWAY,))
@@ -204,6 +207,57 @@ def test_a_claim_of_one_group_is_shared() -> None:
 @pytest.mark.parametrize("plan", [TWO, MIXED, make_plan(make_role(tp=32, replicas=1)), make_plan(make_role(tp=4, pp=4))])
 def test_the_bundle_is_sound(plan: Plan) -> None:
     assert findings(plan, render(plan)) == []
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Plan:
+    """Replicas that take any number of nodes, on pools that hold them, with whatever a spec may ask of the cluster."""
+    per_node = draw(st.sampled_from([1, 2, 4, 8]))
+    names = draw(st.sampled_from([("serve",), ("prefill", "decode")]))
+    roles, nodes = [], 0
+    for name in names:
+        over = draw(st.sampled_from([1, 2, 4]))
+        pp = draw(st.sampled_from([n for n in (1, 2, 4) if name == "serve" and n <= over] or [1]))
+        tp = per_node * over // pp
+        dp = draw(st.sampled_from([n for n in (1, 2, 8) if tp % n == 0]))
+        role = make_role(name, tp=tp, pp=pp, dp=dp, replicas=draw(st.integers(1, 3)), spares=draw(st.integers(0, 1)))
+        roles.append(role)
+        nodes += over * role.total_replicas
+    pool = replace(POOL, nodes=nodes + draw(st.integers(0, 3)), per_node=per_node, rdma=draw(st.booleans()))
+    maximum = {r.role: r.total_replicas for r in roles}
+    return make_plan(
+        *roles,
+        pool=(pool,),
+        deploy_autoscaling=draw(st.sampled_from(["none", "hpa", "keda"])),
+        deploy_autoscaling_max=maximum,
+        deploy_network_policy_from=draw(st.sampled_from([None, (), (GATEWAY,)])),
+        deploy_cache=draw(st.sampled_from([CachePlan(claim="c"), CachePlan(size_bytes=2e11), CachePlan(host_path="/m")])),
+        deploy_kubernetes_version=draw(st.sampled_from(["1.29", "1.34", "1.37"])),
+        deploy_runtime_class=draw(st.sampled_from(["", "nvidia"])),
+        deploy_env={"A": "$(LWS_WORKER_INDEX) ${NODE_RANK}"},
+        model_served_name="$(LWS_LEADER_ADDRESS):20000",
+        traffic_prefix_hit=draw(st.sampled_from([0.0, 0.5])),
+    )
+
+
+@settings(max_examples=15, deadline=None)
+@given(layouts())
+def test_no_layout_raises_a_false_alarm(plan: Plan) -> None:
+    bundle = render(plan)
+    assert findings(plan, bundle) == []
+    world = 0
+    for path, text in bundle.files.items():
+        for body in documents(text) if path.startswith("kubernetes/") else ():
+            if body["kind"] == "Kustomization":
+                continue
+            check(body, plan.deploy.kubernetes_version)
+            if body["kind"] == "LeaderWorkerSet":
+                template, *pods = group(body)
+                role = plan.role(body["metadata"]["name"].rpartition("-")[2])
+                counts = [int(pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"]) for pod in pods]
+                assert counts[0] + (template["size"] - 1) * counts[1] == role.tp * role.pp
+                world += 1
+    assert world == sum(plan.nodes(role) > 1 for role in plan.choice.roles)
 
 
 def edited(plan: Plan, file: str, old: str, new: str) -> list[str]:
