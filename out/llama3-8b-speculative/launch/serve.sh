@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-8b-speculative, plan b1f3d9bc105181e2. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-8b-speculative, plan 112447128c8d522d. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-8b-speculative on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
