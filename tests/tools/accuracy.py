@@ -269,7 +269,8 @@ of mixed versions.
 ## What is not covered
 
 Mixture-of-experts, MLA and hybrid attention have no fit of their own and carry a wide band. Split serving, pipeline, expert
-and attention data parallelism, speculative decoding, multi-node replicas. L4, A10G, GH200, Gaudi, MI325X, MI355X, TPU v5e
+and attention data parallelism, speculative decoding and replicas over several nodes are predicted, but no measured row of
+them is in the fit; all but split serving carry the wider band. L4, A10G, GH200, Gaudi, MI325X, MI355X, TPU v5e
 and v5p: no rows of dense models with all settings stated, so they stand on kernel tables or on start values, with a wider
 band. Engines without rows: Megatron, Mini-SGLang, JetStream."""
 
