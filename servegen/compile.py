@@ -205,8 +205,9 @@ def _spec_key(written: str) -> str:
 def read_locked(out: Path, name: str) -> Plan:
     """The plan in ``out/<name>/plan.lock.json``. Raises EmitError if there is none or it is no plan of this version."""
     from servegen.emit import PLAN_LOCK
+    from servegen.plan import read
 
-    return read_lock(out, name, PLAN_LOCK, loads)
+    return read_lock(out, name, PLAN_LOCK, read)
 
 
 def read_lock(out: Path, name: str, file: str, read: Callable[[str], T]) -> T:

@@ -358,4 +358,6 @@ def read(text: str) -> Plan:
             raise ValueError(f"the counts of the {r.role} role are none: at least 1 each, and devices = tp x pp")
     if plan.choice.devices != sum(r.total_devices for r in roles):
         raise ValueError("devices is not the sum of the roles'")
+    if {m.role for m in plan.missing} - {r.name for r in roles}:
+        raise ValueError("a replica is missing of a role that the plan does not have")
     return plan

@@ -143,6 +143,7 @@ LOCKS: tuple[tuple[Any, str], ...] = (
     (lambda plan: plan["choice"]["roles"][0].update(tp="x"), "'x' is no int"),
     (lambda plan: plan["choice"]["roles"][0].update(tp=-4), "at least 1 each"),
     (lambda plan: plan["choice"]["roles"][0].update(pool=7), "no entry of the pool"),
+    (lambda plan: plan["missing"][0].update(role="x"), "a role that the plan does not have"),
     (lambda plan: plan["choice"].update(devices=99), "devices is not the sum"),
     (lambda plan: plan["traffic"].update(isl_mean=float("nan")), "NaN is no number"),
     (lambda plan: plan["choice"].update(engine="nope"), "another name or engine"),
