@@ -62,7 +62,7 @@ def test_a_fleet_of_one_is_the_plain_solution(name: str) -> None:
 
 @pytest.mark.parametrize("more", ["spareReplicas: 1", "topology: disaggregated", "maxAccelerators: 5", "disaggregationGain: 1.0"])
 def test_a_fleet_of_one_keeps_every_constraint(more: str) -> None:
-    own = member("4/s", constraints=f"{{{more}}}")
+    own = member("3/s", constraints=f"{{{more}}}")
     found = solve_fleet(fleet("cost", (0, own))).members[0]
     assert found is not None
     assert found.choice == solve(own).choice
