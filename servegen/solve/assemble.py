@@ -15,7 +15,7 @@ from servegen.plan import Band, Choice, Flip, MemoryPlan, ModelPlan, Plan, Predi
 from servegen.roofline.collectives import CROSSING, HANDOFF
 from servegen.roofline.step import take
 from servegen.service import size
-from servegen.service.disciplines import Point
+from servegen.service.point import Point
 from servegen.service.size import Bound
 from servegen.solve.bands import band, dense
 from servegen.solve.budget import graph_bytes

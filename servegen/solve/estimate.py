@@ -20,7 +20,8 @@ from servegen.errors import CatalogError, Diagnostic
 from servegen.lower import Config, Lowered, Physics, lower
 from servegen.service import latency, size
 from servegen.service.demand import Demand, demand
-from servegen.service.disciplines import DISCIPLINES, Point
+from servegen.service.disciplines import DISCIPLINES
+from servegen.service.point import Point
 from servegen.service.server import Server, server
 from servegen.simulate import benchmark
 from servegen.simulate.deployment import Deployment, Pool

@@ -11,7 +11,8 @@ from servegen.plan import Quantiles
 from servegen.roofline.step import join, take
 from servegen.service import latency, size
 from servegen.service.demand import Demand
-from servegen.service.disciplines import DISCIPLINES, Point
+from servegen.service.disciplines import DISCIPLINES
+from servegen.service.point import Point
 from servegen.service.server import Server
 from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.problem import Problem
@@ -20,8 +21,11 @@ from servegen.solve.split import combine
 Array = NDArray[np.float64]
 
 
-def role_points(problem: Problem, roles: Sequence[RoleChoice]) -> list[Point]:
-    """Each role's replica at the sized load, one row each; roles of one discipline are solved together."""
+def role_points(problem: Problem, roles: Sequence[RoleChoice], routed: bool = True) -> list[Point]:
+    """Each role's replica at the sized load, one row each; roles of one discipline are solved together.
+
+    Behind a router (``routed``) each of several replicas sees its turns of the arrivals. Sizing does not count on that.
+    """
     points: dict[int, Point] = {}
     for name in sorted({r.block.discipline for r in roles}):
         index = [i for i, r in enumerate(roles) if r.block.discipline == name]
@@ -30,16 +34,17 @@ def role_points(problem: Problem, roles: Sequence[RoleChoice]) -> list[Point]:
         cap = np.array([r.level_cap for r in some])
         kind = problem.load_kind if some[0].role == "serve" else "rate"
         target = np.array([r.load for r in some])
-        level = size.level_at(DISCIPLINES[name], srv, problem.demand, kind, target, cap, problem.think_s)
+        d = size.at_replica(problem.demand, np.array([r.replicas for r in some])) if routed else problem.demand
+        level = size.level_at(DISCIPLINES[name], srv, d, kind, target, cap, problem.think_s)
         level = np.where(target >= np.array([r.sustained for r in some]), cap, level)
-        both = DISCIPLINES[name](srv, problem.demand, level)
+        both = DISCIPLINES[name](srv, d, level)
         points |= {i: take(both, np.array([row])) for row, i in enumerate(index)}
     return [points[i] for i in range(len(roles))]
 
 
-def candidate_points(problem: Problem, candidates: Sequence[Candidate]) -> Point:
+def candidate_points(problem: Problem, candidates: Sequence[Candidate], routed: bool = True) -> Point:
     """Each candidate's deployment as a client sees it, one row each."""
-    flat = role_points(problem, [r for c in candidates for r in c.roles])
+    flat = role_points(problem, [r for c in candidates for r in c.roles], routed)
     out = []
     for c in candidates:
         mine, flat = flat[: len(c.roles)], flat[len(c.roles) :]

@@ -16,6 +16,7 @@ from servegen.solve.problem import EngineOption, Kind, Problem, WeightOption
 from tests.solver.plain_replica import EDGES, Replica, Seen, Traffic, step, traffic
 
 SLOT_WAIT = 1e-3
+STALL_GUARD = 1.1
 IDLE = 1e-4
 
 
@@ -28,7 +29,7 @@ def meets(problem: Problem, seen: Seen, load: Traffic, metrics: Sequence[str] = 
         if math.isnan(b.probability):
             if seen.mean(b.metric, load) > b.seconds:
                 return False
-        elif seen.over(b.metric, b.seconds, load) > 1.0 - b.probability - (SLOT_WAIT if b.metric in ("ttft", "e2e") else 0.0):
+        elif seen.over(b.metric, b.seconds, load, STALL_GUARD) > 1 - b.probability - SLOT_WAIT * (b.metric in ("ttft", "e2e")):
             return False
     joint = [b for b in slo.jointly if b.metric in metrics]
     if not math.isnan(slo.attainment) and joint:
@@ -44,10 +45,11 @@ def largest(ok: Callable[[float], bool], high: float) -> float:
         return 0.0
     if ok(high):
         return high
-    low_t, high_t = math.log(idle), math.log(high)
-    for _ in range(30):
-        middle = (low_t + high_t) / 2
-        low_t, high_t = (middle, high_t) if ok(math.exp(middle)) else (low_t, middle)
+    low_t, width = math.log(idle), math.log(high) - math.log(idle)
+    for _ in range(6):  # eighths, to the same last one as the search
+        good = next((i - 1 for i in range(1, 8) if not ok(math.exp(low_t + width * i / 8))), 7)
+        width /= 8
+        low_t += width * good
     return math.exp(low_t)
 
 
@@ -276,7 +278,8 @@ def slot_level(problem: Problem, limit: int) -> float:
     starts = any(b.metric in ("ttft", "e2e") for b in (*problem.slo.bounds, *problem.slo.jointly))
     if not starts or problem.load_kind == "concurrency":
         return float(limit)
-    return limit * SLOT_WAIT ** (1.0 / (math.sqrt(2.0 * (limit + 1.0)) - 1.0))
+    peak = 1.0 + max(problem.demand.arrival_cv2 - 1.0, 0.0) * problem.demand.overlap
+    return limit * SLOT_WAIT ** (1.0 / (math.sqrt(2.0 * (limit / peak + 1.0)) - 1.0))
 
 
 # ---- split --------------------------------------------------------------------------------------------------------------
@@ -440,15 +443,16 @@ def _joined(problem: Problem, start: Server, gap: Server, load_p: float, load_d:
         min(first.rate, then.rate),
         first.start,
         first.start_mean,
-        first.busy,
+        first.delayed,
         first.wait,
+        first.wait_cv2,
         first.service,
         first.service_mean,
         then.gap,
         then.gap_sd,
         then.stalled,
         then.stalls,
-        then.stall_weights,
+        then.longest,
         then.gap_mean,
     )
 
