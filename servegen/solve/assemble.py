@@ -27,7 +27,7 @@ from servegen.rationale import Case, Flip, Missing
 from servegen.roofline.collectives import CROSSING, HANDOFF
 from servegen.roofline.step import take
 from servegen.service import size
-from servegen.service.disciplines import Point
+from servegen.service.point import Point
 from servegen.service.size import Bound
 from servegen.solve.bands import band, dense
 from servegen.solve.budget import graph_bytes
@@ -79,7 +79,7 @@ def assemble(
         sustained_rate=min(role_rates),
         load_rate=rate,
         band=_band(problem, chosen, max(r.running_requests for r in roles)),
-        floor=_floor(problem, chosen, roles),
+        floor=_floor(problem, chosen, roles, points),
         extrapolated=_extrapolated(problem, chosen),
         bounds={b.id: bounded(b, p, d) for b in problem.slo.bounds},
     )
@@ -165,9 +165,9 @@ def _role(problem: Problem, r: RoleChoice, p: Point) -> Role:
     config = block.rows.lowered.configs[int(block.rows.config[row])]
     one = np.array([row])
     terms, srv = take(block.rows.terms, one), take(block.server, one)
-    # A prefill server's step is a full chunk; any other's is the decode of its running requests.
+    # A prefill server's step is a full chunk; any other's is the decode step that a token waits for.
     prefilling = r.role == "prefill"
-    sequences = np.array([0.0]) if prefilling else p.level
+    sequences = np.array([0.0]) if prefilling else p.seen
     parts = {k: float(v[0]) for k, v in terms.decode_breakdown_s(sequences, srv.kv_s).items()}
     step = float(terms.chunk_s(np.array([float(r.chunk)]))[0] if prefilling else p.gap_s[0])
     if prefilling:
@@ -243,10 +243,10 @@ def _memory(problem: Problem, r: RoleChoice) -> MemoryPlan:
     )
 
 
-def _floor(problem: Problem, chosen: Candidate, roles: Sequence[Role]) -> Mapping[str, float]:
+def _floor(problem: Problem, chosen: Candidate, roles: Sequence[Role], points: Sequence[Point]) -> Mapping[str, float]:
     """The ideal roofline of the same steps: no prediction can be below it."""
     out: dict[str, float] = {}
-    for choice, role in zip(chosen.roles, roles, strict=True):
+    for choice, role, p in zip(chosen.roles, roles, points, strict=True):
         config = choice.block.rows.lowered.configs[int(choice.block.rows.config[choice.row])]
         ideal = lower_drafting(problem.model, choice.block.engine.facts, [config], problem.speculation, "ideal").terms
         d = problem.demand
@@ -256,7 +256,7 @@ def _floor(problem: Problem, chosen: Candidate, roles: Sequence[Role]) -> Mappin
             )
             out["prefill_time_s"] = float(prefill[0, 0])
         if role.role != "prefill":
-            out["step_time_s"] = float(ideal.decode_s(np.array([max(role.running_requests, 1.0)]), ideal.kv_s(d.held_mean))[0])
+            out["step_time_s"] = float(ideal.decode_s(p.seen, ideal.kv_s(d.held_mean))[0])
     return out
 
 

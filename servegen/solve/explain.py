@@ -203,7 +203,7 @@ def why(
             share = role.breakdown_s[role.bound] / role.step_time_s
             ideal = prediction.floor.get("step_time_s", 0.0)
             out.append(
-                f"A decode step of {role.running_requests:.1f} sequences takes {duration(role.step_time_s)}, "
+                f"With {role.running_requests:.1f} requests running a decode step takes {duration(role.step_time_s)}, "
                 f"{share * 100:.0f} % of it {role.bound}; the ideal roofline of the same step is {duration(ideal)}."
             )
         if role.role != "decode":

@@ -11,7 +11,8 @@ from servegen.explanation import Binding, Explanation, Fewer
 from servegen.plan import Plan
 from servegen.roofline.step import take
 from servegen.service import size
-from servegen.service.disciplines import DISCIPLINES, Point
+from servegen.service.disciplines import DISCIPLINES
+from servegen.service.point import Point
 from servegen.solve.bands import pessimism
 from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.explain import limits_of

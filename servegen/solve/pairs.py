@@ -10,7 +10,8 @@ import numpy as np
 
 from servegen.roofline.step import join, take
 from servegen.service import latency, size
-from servegen.service.disciplines import DISCIPLINES, Point, means_only
+from servegen.service.disciplines import DISCIPLINES, means_only
+from servegen.service.point import Point
 from servegen.service.server import Server
 from servegen.service.size import Slo
 from servegen.solve.aggregate import Outcome, no_power

@@ -11,7 +11,8 @@ from servegen.plan import Quantiles
 from servegen.roofline.step import join, take
 from servegen.service import latency, size
 from servegen.service.demand import Demand
-from servegen.service.disciplines import DISCIPLINES, Point
+from servegen.service.disciplines import DISCIPLINES
+from servegen.service.point import Point
 from servegen.service.server import Server
 from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.problem import Problem
@@ -20,8 +21,11 @@ from servegen.solve.split import combine
 Array = NDArray[np.float64]
 
 
-def role_points(problem: Problem, roles: Sequence[RoleChoice]) -> list[Point]:
-    """Each role's replica at the sized load, one row each; roles of one discipline and one demand are solved together."""
+def role_points(problem: Problem, roles: Sequence[RoleChoice], routed: bool = True) -> list[Point]:
+    """Each role's replica at the sized load, one row each; roles of one discipline and one demand are solved together.
+
+    Behind a router (``routed``) each of several replicas sees its turns of the arrivals. Sizing does not count on that.
+    """
     points: dict[int, Point] = {}
     together: dict[tuple[str, int], list[int]] = {}
     for i, r in enumerate(roles):
@@ -29,6 +33,8 @@ def role_points(problem: Problem, roles: Sequence[RoleChoice]) -> list[Point]:
     for (name, _), index in together.items():
         some = [roles[i] for i in index]
         d = some[0].block.problem.demand
+        if routed:
+            d = size.at_replica(d, np.array([r.replicas for r in some]))
         srv: Server = join([take(r.block.server, np.array([r.row])) for r in some])
         cap = np.array([r.level_cap for r in some])
         kind = problem.load_kind if some[0].role == "serve" else "rate"
@@ -40,9 +46,9 @@ def role_points(problem: Problem, roles: Sequence[RoleChoice]) -> list[Point]:
     return [points[i] for i in range(len(roles))]
 
 
-def candidate_points(problem: Problem, candidates: Sequence[Candidate]) -> Point:
+def candidate_points(problem: Problem, candidates: Sequence[Candidate], routed: bool = True) -> Point:
     """Each candidate's deployment as a client sees it, one row each."""
-    flat = role_points(problem, [r for c in candidates for r in c.roles])
+    flat = role_points(problem, [r for c in candidates for r in c.roles], routed)
     out = []
     for c in candidates:
         mine, flat = flat[: len(c.roles)], flat[len(c.roles) :]

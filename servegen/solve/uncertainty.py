@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from servegen.rationale import Case, Missing
-from servegen.service.disciplines import Point
+from servegen.service.point import Point
 from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.explain import summary
 from servegen.solve.predict import p95, role_points

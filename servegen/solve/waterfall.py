@@ -17,7 +17,8 @@ from servegen.plan import Prediction, Quantiles
 from servegen.rationale import Effect, Waterfall
 from servegen.roofline.step import Array, StepTerms, join, take
 from servegen.service.burst import per_token
-from servegen.service.disciplines import DISCIPLINES, Point
+from servegen.service.disciplines import DISCIPLINES
+from servegen.service.point import Point
 from servegen.service.server import Server, server
 from servegen.service.size import Bound
 from servegen.solve.candidate import Candidate, RoleChoice
@@ -70,6 +71,7 @@ def stages(problem: Problem, chosen: Candidate, points: Sequence[Point]) -> list
         const_s=none,
         const_mean_s=none,
         busy=none,
+        delayed=none,
         wait_s=none,
         gap_sd_s=none,
         stall_share=none,
@@ -78,7 +80,7 @@ def stages(problem: Problem, chosen: Candidate, points: Sequence[Point]) -> list
     out = []
     for terms, decode in zip(_terms(problem, first), _terms(problem, last), strict=True):
         alone = _alone(problem, first, terms)
-        gap = decode.decode_s(points[-1].level, decode.kv_s(problem.demand.held_mean))
+        gap = decode.decode_s(points[-1].seen, decode.kv_s(problem.demand.held_mean))
         out.append(
             dataclasses.replace(
                 quiet,
@@ -99,7 +101,7 @@ def stages(problem: Problem, chosen: Candidate, points: Sequence[Point]) -> list
         service_mean_s=taken.service_mean_s + srv.extra_mean_s - own.extra_mean_s,
     )
     varied = dataclasses.replace(handed, gap_sd_s=whole.gap_sd_s)
-    disturbed = dataclasses.replace(whole, busy=none, wait_s=none)
+    disturbed = dataclasses.replace(whole, busy=none, delayed=none, wait_s=none)
     return [*out, taken, handed, varied, disturbed, whole]
 
 

@@ -12,12 +12,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from servegen.catalog.facts import EngineFacts
 from servegen.solve.problem import EngineOption, Kind, Problem
 from tests.solver.plain_memory import beside_cache, chunks_worth, exists, holds, memory, tps
 from tests.solver.plain_replica import EDGES, Replica, Seen, Traffic, step, traffic
 
 SLOT_WAIT = 1e-3
+STALL_GUARD = 1.1
 IDLE = 1e-4
 
 
@@ -57,7 +60,7 @@ def meets(
         if math.isnan(b.probability):
             if seen.mean(b.metric, load) > seconds:
                 return False
-        elif seen.over(b.metric, seconds, load) > 1.0 - b.probability - (SLOT_WAIT if b.metric in ("ttft", "e2e") else 0.0):
+        elif seen.over(b.metric, seconds, load, STALL_GUARD) > 1 - b.probability - SLOT_WAIT * (b.metric in ("ttft", "e2e")):
             return False
     joint = [b for b in slo.jointly if b.metric in metrics]
     if not math.isnan(slo.attainment) and joint:
@@ -73,10 +76,11 @@ def largest(ok: Callable[[float], bool], high: float) -> float:
         return 0.0
     if ok(high):
         return high
-    low_t, high_t = math.log(idle), math.log(high)
-    for _ in range(30):
-        middle = (low_t + high_t) / 2
-        low_t, high_t = (middle, high_t) if ok(math.exp(middle)) else (low_t, middle)
+    low_t, width = math.log(idle), math.log(high) - math.log(idle)
+    for _ in range(6):  # eighths, to the same last one as the search
+        good = next((i - 1 for i in range(1, 8) if not ok(math.exp(low_t + width * i / 8))), 7)
+        width /= 8
+        low_t += width * good
     return math.exp(low_t)
 
 
@@ -172,7 +176,7 @@ def _row(
     levels = {}
     for b in fitting:
         m = memory(problem, acc, engine.facts, weights, kv, tp, chunk, b, False)
-        levels[b] = min(slot_level(problem, b), beside_cache(problem, m, load))
+        levels[b] = min(slot_level(problem, b, load, discipline == "static"), beside_cache(problem, m, load))
     factors = pessimism(problem, engine.facts, kind)
     cap = largest(
         lambda n: meets(problem, replica.at(discipline, n), load, factors=factors), max(levels.values())
@@ -222,9 +226,14 @@ def _row(
     return out
 
 
-def slot_level(problem: Problem, limit: int) -> float:
+def slot_level(problem: Problem, limit: int, load: Traffic, static: bool = False) -> float:
     """Mean sequences at which a thousandth of arrivals finds all slots taken, where first tokens are bounded."""
     starts = any(b.metric in ("ttft", "e2e") for b in (*problem.slo.bounds, *problem.slo.jointly))
     if not starts or problem.load_kind == "concurrency":
         return float(limit)
-    return limit * SLOT_WAIT ** (1.0 / (math.sqrt(2.0 * (limit + 1.0)) - 1.0))
+    peak = 1.0 + max(load.arrival_cv2 - 1.0, 0.0) * (1.0 if static else load.overlap)
+    if static:  # which varies with the longest output of the batch before, and by half with its size
+        at = [v for size, _, v in load.longest], [size for size, _, v in load.longest]
+        peak = (peak + limit * float(np.interp(math.log(limit), at[1], at[0]))) / 0.75
+    slots = limit / max(peak, 1.0)
+    return limit * SLOT_WAIT ** (1.0 / (math.sqrt(2.0 * (slots + 1.0)) - 1.0))

@@ -158,18 +158,20 @@ def _decodes(
 ) -> list[Server]:
     replica = Replica(step(problem.model, kind.facts, engine.facts, weights, kv, tp), 512, load, 0.0, [0.0] * len(EDGES))
     fitting = [
-        b for b in limits if holds(problem, memory(problem, kind.facts, engine.facts, weights, kv, tp, 512, b, True), load, b, False)
+        b
+        for b in limits
+        if holds(problem, memory(problem, kind.facts, engine.facts, weights, kv, tp, 512, b, True), load, b, False)
     ]
     if not fitting:
         return []
     factors = pessimism(problem, engine.facts, kind)
     cap = largest(
         lambda n: meets(problem, replica.at("decode", n), load, ("itl", "tpot"), factors),
-        max(slot_level(problem, b) for b in fitting),
+        max(slot_level(problem, b, load) for b in fitting),
     )
     token = memory(problem, kind.facts, engine.facts, weights, kv, tp, 512, fitting[0], True).token
     links = 1.0 / ((float(problem.demand.total_mean) * token * tp + 60e6) / (0.72 * link * tp))
-    rates = {b: min(replica.at("decode", min(cap, slot_level(problem, b))).rate, links) for b in fitting if cap > 0}
+    rates = {b: min(replica.at("decode", min(cap, slot_level(problem, b, load))).rate, links) for b in fitting if cap > 0}
     return [Server(tp, 512, b, rate, replica) for b, rate in rates.items()]
 
 
@@ -248,16 +250,18 @@ def _joined(start: Server, gap: Server, load_p: float, load_d: float) -> Seen:
         min(first.rate, then.rate),
         first.start,
         first.start_mean,
-        first.busy,
+        first.delayed,
         first.wait,
+        first.wait_cv2,
         first.service,
         first.service_mean,
         then.gap,
         then.gap_sd,
         then.stalled,
         then.stalls,
-        then.stall_weights,
+        then.longest,
         then.gap_mean,
+        then.burst,
     )
 
 
