@@ -75,7 +75,7 @@ class Role:
     memory: MemoryPlan
     utilization: float
     running_requests: float  # mean decode batch at the sized load
-    step_time_s: float  # decode step at that batch
+    step_time_s: float  # decode step that a token waits for then
     prefill_time_s: float  # prefill of the mean prompt, alone
     breakdown_s: Mapping[str, float]  # of that decode step: weights kv compute attention collectives overhead
     bound: str  # what that step is bound by

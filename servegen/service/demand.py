@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from servegen.workload import Workload, held_tokens
+from servegen.workload import Lengths, Workload, held_tokens
 
 Array = NDArray[np.float64]
 
@@ -20,6 +20,8 @@ EDGE_WEIGHTS: Array = (np.concatenate(([0.0], WIDTHS)) + np.concatenate((WIDTHS,
 #: Squared coefficient of variation of the arrivals of a closed loop, whose users wait for their answers: half of a
 #: Poisson stream's, by the fit of closed-loop benchmarks (queue S*rho/(4(1-rho)) in the steady state).
 CLOSED_LOOP_CV2 = 0.5
+#: Probabilities at which outputs are compared with each other.
+MIDDLES: Array = (np.arange(200) + 0.5) / 200
 #: Batches at which the longest output of a batch is tabulated (static batching waits for it).
 BATCH_GRID: Array = np.array([1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024])
 
@@ -38,16 +40,23 @@ class Demand:
     total_nodes: Array
     node_weights: Array
     uncached_mean: float
+    uncached_cv2: float
+    uncached_third: float  # E[x^3]/E[x]^3
     total_mean: float
     osl_edges: Array
     osl_nodes: Array
     osl_mean: float
     osl_longest: float
     longest_of_batch: Array
+    longest_cv2: Array  # squared coefficient of variation of the former
+    age_std: float  # of the tokens that a running request has put out at a random time
     gaps: float
     held_mean: float
     held_std: float
-    arrival_cv2: float
+    arrival_cv2: float | Array
+    queue_cv2: float | Array  # the same where requests queue: a closed loop's cannot all come at once
+    overlap: float  # share of its gaps that an output shares with one that began at the same time
+    own: float  # whether a request comes on top of those that an outsider sees: 1, or 0 where their number is what it is
     open_loop: bool  # whether requests arrive whatever waits; else no more can wait than the replica has slots
 
 
@@ -63,6 +72,10 @@ def demand(workload: Workload, bounded: bool = True) -> Demand:
     held_mean, held_variance = held_tokens(workload.isl, workload.osl)
     osl = workload.osl
     gaps = max(osl.mean - 1.0, 1e-3)
+    cv2 = workload.burstiness**2 if workload.rate_per_s or workload.saturate else 1.0
+    outputs = np.asarray(osl.quantile(MIDDLES), dtype=np.float64)
+    longest, squares = _longest(osl)
+    think = bool(workload.users and workload.think_time_s)
     return Demand(
         uncached_edges=uncached_edges,
         total_edges=total_edges,
@@ -70,17 +83,25 @@ def demand(workload: Workload, bounded: bool = True) -> Demand:
         total_nodes=total_nodes,
         node_weights=weights,
         uncached_mean=uncached.mean,
+        uncached_cv2=max(float(nodes**2 @ weights) / uncached.mean**2 - 1.0, 0.0),
+        uncached_third=float(nodes**3 @ weights) / uncached.mean**3,
         total_mean=workload.isl.mean,
         osl_edges=_edges(osl),
         osl_nodes=osl.nodes(upper=False)[0],
         osl_mean=osl.mean,
         osl_longest=float(osl.longest),
-        longest_of_batch=np.array([float(osl.quantile(b / (b + 1.0))) if b > 1 else osl.mean for b in BATCH_GRID]),
+        longest_of_batch=longest,
+        longest_cv2=np.maximum(squares / longest**2 - 1.0, 0.0),
+        age_std=_age_std(outputs),
         gaps=gaps,
         held_mean=held_mean,
         held_std=float(np.sqrt(held_variance)),
         open_loop=bool(workload.rate_per_s) or (workload.saturate and bounded),
-        arrival_cv2=workload.burstiness**2 if workload.rate_per_s or workload.saturate else CLOSED_LOOP_CV2,
+        # Many users who think one by one are as good as strangers.
+        arrival_cv2=cv2,
+        queue_cv2=cv2 if workload.rate_per_s or workload.saturate or think else CLOSED_LOOP_CV2,
+        overlap=float(2.0 * np.dot(1.0 - MIDDLES, outputs) / np.sum(outputs)),
+        own=1.0 if workload.rate_per_s or (workload.saturate and bounded) or think else 0.0,
     )
 
 
@@ -93,6 +114,20 @@ def _totals(workload: Workload, nodes: Array, edges: Array) -> tuple[Array, Arra
     whole = np.maximum(_edges(workload.isl), edges)
     # A shared head stands before every prompt; a hit rate leaves the same share of each.
     return nodes + workload.prefix_shared if workload.prefix_shared else nodes / (1.0 - workload.prefix_hit), whole
+
+
+def _longest(osl: Lengths) -> tuple[Array, Array]:
+    """Mean and mean square of the longest output of each batch of :data:`BATCH_GRID`: its chance is the power of one's."""
+    each = np.asarray(osl.quantile(MIDDLES[None, :] ** (1.0 / BATCH_GRID[:, None])), dtype=np.float64)
+    mean = each.mean(axis=1)
+    mean[0] = osl.mean
+    return mean, np.maximum((each * each).mean(axis=1), mean * mean)
+
+
+def _age_std(outputs: Array) -> float:
+    """Standard deviation of the output so far of a running request: uniform over outputs met in proportion to their length."""
+    first, second, third = outputs.mean(), (outputs**2).mean(), (outputs**3).mean()
+    return float(np.sqrt(max(third / (3.0 * first) - (second / (2.0 * first)) ** 2, 0.0)))
 
 
 def _edges(lengths: object) -> Array:

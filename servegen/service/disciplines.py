@@ -9,50 +9,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from servegen.service.burst import Burst, burst, per_token, rounds_of
-from servegen.service.demand import BATCH_GRID, EDGES, WIDTHS, Demand
+from servegen.service import arrivals, queueing
+from servegen.service.burst import burst, per_token, rounds_of
+from servegen.service.demand import Demand
+from servegen.service.mixed import ROUNDS, mixed
+from servegen.service.point import Point, bins, even, unstalled, without_edges
 from servegen.service.server import Server, batching_gain
+from servegen.service.static import static
 
 Array = NDArray[np.float64]
 
-#: Rounds of rate -> prompts per step -> rate. Each round only raises the rate, so stopping early is on the safe side.
-ROUNDS = 4
 #: Prompts that a prefill-only server keeps at the most until their KV is handed over.
 PREFILL_SLOTS = 64.0
-
-
-@dataclass(frozen=True)
-class Point:
-    """A replica at one load; seconds, requests/s; shape (rows,), with a trailing axis for edges or bins.
-
-    First token: ``const`` + wait + service, where the wait is 0 with chance 1 - ``busy`` and else exponential of mean
-    ``wait_s``, and service lies between ``service_edges_s``. Gap: ``gap_s`` (spread ``gap_sd_s``), with chance
-    ``stall_share`` lengthened by a stall between ``stall_edges_s``, whose bins weigh ``stall_weights``.
-    ``gap_mean_s`` counts the stalls. With a ``burst`` that gap is a round's, behind which its other tokens follow at once;
-    ``gap_mean_s`` is the mean over all of them.
-    """
-
-    level: Array
-    rate: Array
-    const_s: Array
-    const_mean_s: Array
-    busy: Array
-    wait_s: Array
-    service_edges_s: Array
-    service_mean_s: Array
-    gap_s: Array
-    gap_sd_s: Array
-    stall_share: Array
-    stall_edges_s: Array
-    stall_weights: Array
-    gap_mean_s: Array
-    burst: Burst | None = None
-
 
 Discipline = Callable[[Server, Demand, Array], Point]
 
@@ -63,178 +35,94 @@ def means_only(s: Server) -> Server:
     return dataclasses.replace(s, prefill_edges_s=none, attention_edges_s=none, first_edges_s=none)
 
 
-def _even(level: Array) -> Array:
-    """Weights of bins that count by their chance alone."""
-    return np.broadcast_to(WIDTHS, (len(level), len(WIDTHS)))
-
-
-def _prompts_per_step(rate: Array, step_s: Array, most: Array) -> Array:
-    """Prompts that wait together when a step ends, given that one does: a/(1-exp(-a)) with a = rate*step."""
-    arrivals = rate * step_s
-    return np.clip(arrivals / -np.expm1(-np.maximum(arrivals, 1e-12)), 1.0, most)
-
-
 def _most_together(s: Server, d: Demand) -> Array:
     """Prompts that a step can hold: what its tokens allow, or one for each attention group."""
     return np.maximum(np.maximum(s.chunk / d.uncached_mean, 1.0), s.terms.groups)
 
 
-def _queue_s(service_s: Array, busy: Array, d: Demand, service_cv2: Array, slots: Array | float) -> Array:
-    """Mean wait of those who wait, general arrivals and service (Marchal 1976; Pollaczek-Khinchine for Poisson).
+def _together(s: Server, d: Demand, busy: Array) -> Array:
+    """Sequences beyond a lone one that a gap sees because they began to decode at the same moment, after one busy period.
 
-    In a closed loop at most the ``slots`` of the replica are before a request.
+    A busy period of M/G/1 serves n prompts with E[n^2]/E[n] = 1/(1-b) + (b + b^2*cv2)/(1-b)^2 (Takacs).
     """
-    varied = busy * busy * service_cv2
-    spread = (1.0 + service_cv2) * (d.arrival_cv2 + varied) / (1.0 + varied)
-    wait = service_s * spread / (2.0 * np.maximum(1.0 - busy, 1e-9))
-    return wait if d.open_loop else np.minimum(wait, slots * service_s)
-
-
-def _decode_s(s: Server, level: Array) -> Array:
-    """Seconds of a decode step. Whoever waits for its token is in the batch: below a mean of one sequence it is of one."""
-    return s.terms.decode_s(np.maximum(level, 1.0), s.kv_s)
-
-
-def _spread(s: Server, level: Array, step_s: Array) -> Array:
-    """Standard deviation of a decode step when the number of sequences varies like a Poisson count."""
-    return s.terms.decode_s(np.maximum(level, 1.0) + np.sqrt(level), s.kv_s) - step_s
+    if not d.own:
+        return np.zeros_like(busy)
+    # In x = b/(1-b), less one: 2x + (1 + cv2)*x^2. Held where prompts fill more than half of the time, so that a fuller replica
+    # always carries more.
+    x = np.minimum(busy / np.maximum(1.0 - busy, 1e-9), 1.0)
+    return np.asarray(d.overlap * x * (2.0 + (1.0 + s.prefill_cv2) * x))
 
 
 def prefill_first(s: Server, d: Demand, level: Array) -> Point:
     """Waiting prompts are prefilled at once and the decodes stall meanwhile (SGLang without mixed chunks)."""
-    step = _decode_s(s, level)
-    most = _most_together(s, d)
-    service = s.prefill_mean_s
-    gain = np.ones_like(service)
-    prompts = np.ones_like(service)
-    together = burst(s, d)
-    steps = rounds_of(together, d)
+    most, service = _most_together(s, d), s.prefill_mean_s
+    tokens = burst(s, d)
+    steps = rounds_of(tokens, d)
+    beside, found = queueing.beside(d, level), queueing.found(d, level, steps)
+    gain, busy = np.ones_like(service), np.zeros_like(service)
     for _ in range(ROUNDS):
-        rate = level / (steps * step + level * service * gain)
+        seen = level + beside + _together(s, d, busy)
+        step = s.terms.decode_s(seen, s.kv_s)
+        rate = level / (steps * step + found * service * gain)
         # Who arrives while other groups prefill does not wait for them.
         window = step if s.terms.plain else np.where(s.terms.groups > 1.0, step + service * gain, step)
-        prompts = _prompts_per_step(rate, window, most)
-        gain = batching_gain(s, d, prompts)
-    rate = level / (steps * step + level * service * gain)
+        gain = batching_gain(s, d, np.minimum(queueing.together(rate * window, d), most))
+        busy = np.minimum(rate * service * gain, 1.0 - 1e-9)
     effective = service * gain
-    busy = rate * effective
-    # Prompts that arrive during the stall prolong it: a busy period of the queue.
-    others = (prompts / np.maximum(1.0 - busy, 1e-9) - 1.0) * effective
+    rate = level / (steps * step + found * effective)
+    busy = np.minimum(rate * effective, 1.0)
+    means = {
+        "level": level,
+        "seen": seen,
+        "rate": rate,
+        "busy": busy,
+        "service_mean_s": service + s.extra_mean_s,
+        "gap_s": step,
+        "gap_mean_s": per_token(tokens, step + found * effective / steps),
+    }
+    first = _first_token(s, d, busy, effective, step, level)
+    if not s.prefill_edges_s.shape[1]:
+        return without_edges(tokens, **means, **first)
+    # Prompts that arrive during the stall prolong it: a busy period of the queue, begun by those that came in one step. In a
+    # closed loop none comes during a stall, for none ends then.
+    free = np.maximum(1.0 - busy, 1e-9)
+    during = rate if d.own else np.zeros_like(rate)
+    arrived = rate * step if d.own else rate * step / free
+    stalled = arrivals.some_within(arrived, d.arrival_cv2)
+    edges = s.prefill_edges_s * gain[:, None]
+    middle = during[:, None] * bins(edges)
+    quiet = during * effective + arrived / 2.0
+    hazard = -np.log(np.maximum(arrivals.none_after_one(quiet, d.arrival_cv2), 1e-12)) / np.maximum(quiet, 1e-12)
+    joined = -np.expm1(-hazard[:, None] * (middle + arrived[:, None] / 2.0))
+    number = (queueing.together(arrived, d) - 1.0)[:, None] + middle
+    deviation = queueing.number_std(s, d, level, seen - level, step)
     return Point(
-        level=level,
-        rate=rate,
-        const_s=s.request_s + step,
-        const_mean_s=s.request_s + step / 2.0 * (1.0 - busy),
-        busy=busy,
-        wait_s=_queue_s(effective, busy, d, s.prefill_cv2, level),
+        **means,
+        **first,
         service_edges_s=s.first_edges_s,
-        service_mean_s=service + s.extra_mean_s,
-        gap_s=step,
-        gap_sd_s=_spread(s, level, step),
-        stall_share=-np.expm1(-rate * step),
-        stall_edges_s=s.prefill_edges_s * gain[:, None] + others[:, None],
-        stall_weights=_even(level),
-        gap_mean_s=per_token(together, step / np.maximum(1.0 - busy, 1e-9)),
-        burst=together,
+        gap_sd_s=queueing.spread_s(s, d, seen, deviation, step),
+        stall_share=np.minimum(stalled * found / np.maximum(level, 1e-300), 1.0),
+        stall_edges_s=edges,
+        stall_weights=even(level),
+        joined=joined,
+        **queueing.others(number, joined, free if d.own else np.ones_like(free), s, d, effective),
+        stall_most_s=np.full_like(level, np.inf),
+        burst=tokens,
     )
 
 
-def mixed(s: Server, d: Demand, level: Array) -> Point:
-    """Decodes share a step with a prefill chunk under a token budget (F44; vLLM, SGLang with mixed chunks).
-
-    Rows of one stage and one attention group only. No engine drafts in such steps, so rows that draft are read as if they did
-    not.
-    """
-    together = burst(s, d)
-    if s.terms.rounds is not None:
-        s = dataclasses.replace(s, terms=dataclasses.replace(s.terms, rounds=None))
-
-    def mixed_step(tokens: Array, prompts: Array, attention: Array) -> Array:
-        """Seconds that a step with ``tokens`` prefill tokens takes on the device; trailing axes broadcast."""
-        tail = (slice(None),) + (None,) * (tokens.ndim - 1)
-        decoding = np.maximum(running, 1.0)
-        base = (s.terms.launch_s + s.terms.latency_s + (s.terms.sequence_s + s.kv_s) * decoding)[tail]
-        batch = decoding[tail] + tokens
-        return base + s.terms.sequence_s[tail] * prompts + s.terms.gemm_s(batch) + s.terms.token_wire_s[tail] * batch + attention
-
-    def host_s() -> Array:
-        """Seconds for which the device waits for its host in a step with a prompt, on average over the lengths of prompts."""
-        spare = s.terms.prompt_s - (s.terms.sequence_s + s.kv_s + s.terms.token_wire_s) * running
-        idle = spare[:, None] - s.piece_s
-        np.maximum(idle, 0.0, out=idle)
-        return np.asarray(np.einsum("ij,ij->i", s.piece_weights, idle))
-
-    rate, running = np.zeros_like(level), level
-    waits, every = host_s(), _decode_s(s, running)
-    for left in reversed(range(ROUNDS)):
-        room = np.maximum(s.chunk - running, 1.0)
-        # Steps with prompts last longer, so that more come during them: the mean step says how many wait together.
-        prompts = _prompts_per_step(rate, every, np.maximum(room / d.uncached_mean, 1.0))
-        # The last chunk of a prompt takes a step as well, however few its tokens; prompts that wait together share one.
-        steps = np.maximum(d.uncached_mean / room, s.pieces / prompts)
-        # Once every step carries a chunk, prompts set the pace: no more sequences can be decoding than they feed.
-        running = np.minimum(level, d.gaps / steps)
-        step = _decode_s(s, running)
-        waits = waits if left else host_s()  # it moves with the running sequences only: the last round's counts
-        longer = mixed_step(d.uncached_mean / steps, 1.0 / steps, s.attention_mean_s / steps) + waits
-        rate = 1.0 / (steps * (longer - step) + d.gaps * step / np.maximum(running, 1e-12))
-        share = np.minimum(steps * running / d.gaps, 1.0)
-        every = step + share * (longer - step)
-    busy = np.minimum(rate * steps * longer, 1.0)
-    prompt = d.uncached_edges[None, : s.prefill_edges_s.shape[1]]
-    edge_steps = np.maximum(prompt / room[:, None], 1.0)
-    edge_step = mixed_step(prompt / edge_steps, 1.0 / edge_steps, s.attention_edges_s / edge_steps)
-    edge_step = np.maximum(edge_step, s.terms.prompt_s[:, None])
-    # A long prompt lengthens more steps than a short one.
-    weights = WIDTHS[: max(prompt.shape[1] - 1, 0)] * (edge_steps[:, 1:] + edge_steps[:, :-1])
-    return Point(
-        level=running,
-        rate=rate,
-        const_s=s.request_s + step,
-        const_mean_s=s.request_s + step / 2.0,
-        busy=busy,
-        wait_s=_queue_s(steps * longer, busy, d, s.prefill_cv2, running),
-        service_edges_s=edge_steps * edge_step,
-        service_mean_s=np.maximum(d.uncached_mean / room, s.pieces) * longer,
-        gap_s=step,
-        gap_sd_s=_spread(s, running, step),
-        stall_share=share,
-        stall_edges_s=np.maximum.accumulate(np.maximum(edge_step - step[:, None], 0.0), axis=1),
-        stall_weights=weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300),
-        gap_mean_s=every,
-        burst=together,
-    )
-
-
-def static(s: Server, d: Demand, level: Array) -> Point:
-    """A batch is formed, prefilled and decoded until its longest member ends; who comes later waits for the next one."""
-    step = _decode_s(s, level)
-    size = np.maximum(level, 1.0)
-    longest = np.interp(np.log(size), np.log(BATCH_GRID), d.longest_of_batch)
-    prefill = s.terms.chunk_s(size * d.uncached_mean) + size * (s.terms.sequence_s + s.attention_mean_s)
-    together = burst(s, d)
-    batch = prefill + per_token(together, np.maximum(longest - 1.0, 0.0) * step)
-    zeros = np.zeros_like(step)
-    # Who finds a batch running (chance ``busy``) waits for the rest of it, which is uniform over its length.
-    busy = np.minimum(level, 1.0)[:, None]
-    rest = np.clip((EDGES[: s.prefill_edges_s.shape[1]] - (1.0 - busy)) / np.maximum(busy, 1e-12), 0.0, 1.0)
-    return Point(
-        level=level,
-        rate=level / batch,
-        const_s=s.request_s,
-        const_mean_s=s.request_s,
-        busy=zeros,
-        wait_s=zeros,
-        service_edges_s=prefill[:, None] + rest * batch[:, None],
-        service_mean_s=prefill + busy[:, 0] * batch / 2.0,
-        gap_s=step,
-        gap_sd_s=zeros,
-        stall_share=zeros,
-        stall_edges_s=np.zeros_like(s.prefill_edges_s),
-        stall_weights=_even(level),
-        gap_mean_s=per_token(together, step),
-        burst=together,
-    )
+def _first_token(s: Server, d: Demand, busy: Array, service_s: Array, step_s: Array, slots: Array | float) -> dict[str, Array]:
+    """What comes before a prompt's own computation: the step that runs (uniform), and those who wait before and behind."""
+    delayed = arrivals.waits(busy, d.queue_cv2, s.prefill_cv2)
+    wait = queueing.wait_s(service_s, busy, delayed, d, s.prefill_cv2, slots)
+    behind = queueing.behind(busy, delayed * wait + step_s / 2.0, s.left_s)
+    return {
+        "const_s": s.request_s + step_s * (1.0 + behind / 2.0),
+        "const_mean_s": s.request_s + step_s / 2.0 * (1.0 + behind),
+        "delayed": delayed,
+        "wait_s": wait * (1.0 + behind),
+        "wait_cv2": queueing.wait_cv2(busy, s.prefill_cv2, s.prefill_third),
+    }
 
 
 def prefill_only(s: Server, d: Demand, level: Array) -> Point:
@@ -246,47 +134,43 @@ def prefill_only(s: Server, d: Demand, level: Array) -> Point:
         gain = batching_gain(s, d, np.clip(rate * s.prefill_mean_s, 1.0, most))
     effective = s.prefill_mean_s * gain
     zeros = np.zeros_like(level)
-    service = s.first_edges_s
-    return Point(
+    plain = without_edges(
+        None,
         level=level,
+        seen=zeros,
         rate=level / effective,
-        const_s=s.request_s,
-        const_mean_s=s.request_s,
         busy=level,
-        wait_s=_queue_s(effective, level, d, s.prefill_cv2, PREFILL_SLOTS),
-        service_edges_s=service,
         service_mean_s=s.prefill_mean_s + s.extra_mean_s,
         gap_s=zeros,
-        gap_sd_s=zeros,
-        stall_share=zeros,
-        stall_edges_s=np.zeros_like(service),
-        stall_weights=_even(level),
         gap_mean_s=zeros,
+        **_first_token(s, d, level, effective, zeros, PREFILL_SLOTS),
     )
+    return unstalled(plain, s.first_edges_s, zeros)
 
 
 def decode_only(s: Server, d: Demand, level: Array) -> Point:
     """A server that takes over prefilled requests: no prefill ever lengthens a step."""
-    step = _decode_s(s, level)
+    beside = queueing.beside(d, level)
+    step = s.terms.decode_s(level + beside, s.kv_s)
     zeros = np.zeros_like(level)
-    together = burst(s, d)
-    return Point(
+    tokens = burst(s, d)
+    plain = without_edges(
+        tokens,
         level=level,
-        rate=level / (rounds_of(together, d) * step),
-        const_s=zeros,
-        const_mean_s=zeros,
+        seen=level + beside,
+        rate=level / (rounds_of(tokens, d) * step),
         busy=zeros,
-        wait_s=zeros,
-        service_edges_s=np.zeros_like(s.prefill_edges_s),
         service_mean_s=zeros,
         gap_s=step,
-        gap_sd_s=_spread(s, level, step),
-        stall_share=zeros,
-        stall_edges_s=np.zeros_like(s.prefill_edges_s),
-        stall_weights=_even(level),
-        gap_mean_s=per_token(together, step),
-        burst=together,
+        gap_mean_s=per_token(tokens, step),
+        const_s=zeros,
+        const_mean_s=zeros,
+        delayed=zeros,
+        wait_s=zeros,
+        wait_cv2=zeros + 1.0,
     )
+    number = queueing.number_std(s, d, level, beside, step)
+    return unstalled(plain, np.zeros_like(s.prefill_edges_s), queueing.spread_s(s, d, level + beside, number, step))
 
 
 #: By name; ``prefill-first``, ``mixed`` and ``static`` are an engine's schedulers, the other two the roles of a split.

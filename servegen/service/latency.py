@@ -9,55 +9,67 @@ from numpy.typing import NDArray
 
 from servegen.service.burst import Burst
 from servegen.service.demand import EDGE_WEIGHTS, WIDTHS, Demand
-from servegen.service.disciplines import Point
+from servegen.service.point import Point
 
 Array = NDArray[np.float64]
 
 #: Slope of the logistic that stands for the normal tail: 1/(1+exp(1.702 z)) is within 0.01 of it everywhere.
 LOGISTIC = 1.702
-#: Factor on the share of gaps that a prefill stalls, in percentiles only: a replay of the same load finds up to a fifth more,
-#: since requests that come together find more sequences running (tests/benchmarks/closed_form.py).
-STALL_GUARD = 1.2
+#: Factor on the share of gaps that a prefill stalls, where a bound on gaps limits the load: a percentile jumps from a step to a
+#: stall where the share passes it, and a replay finds the share within a tenth of what is predicted (docs/accuracy.md).
+STALL_GUARD = 1.1
 #: Halvings of a quantile search; the bracket shrinks by 2^-32.
 HALVINGS = 32
 
 
-def _below(edges_s: Array, weights: Array, t: Array) -> Array:
-    """Chance that a value spread between edges (linear in between) is at most ``t``. Shapes (rows, k+1), (rows, k), (rows,)."""
+def _shares(edges_s: Array, t: Array) -> Array:
+    """Of each bin between edges the share that is at most ``t`` (linear in between). Shapes (rows, k+1), (rows,) -> (rows, k)."""
     low, high = edges_s[:, :-1], edges_s[:, 1:]
     share = np.where(high > low, (t[:, None] - low) / np.maximum(high - low, 1e-300), (t[:, None] >= high) * 1.0)
-    return np.asarray(np.sum(np.clip(share, 0.0, 1.0) * weights, axis=1))
+    return np.clip(share, 0.0, 1.0)
 
 
 def _normal_tail(z: Array) -> Array:
     return 1.0 / (1.0 + np.exp(np.clip(LOGISTIC * z, -60.0, 60.0)))
 
 
+def _tail(t: Array, cv2: Array) -> Array:
+    """Chance that a positive value of mean 1 and squared coefficient of variation ``cv2``, at least 1, is above ``t``: two
+    exponentials of balanced means."""
+    often = 0.5 + 0.5 * np.sqrt((cv2 - 1.0) / (cv2 + 1.0))
+    seldom = 1.0 - often
+    return np.asarray(often * np.exp(-2.0 * often * t) + seldom * np.exp(-2.0 * seldom * t))
+
+
 def ttft_exceeds(p: Point, t: Array) -> Array:
     """Chance that the first token comes later than ``t`` seconds after arrival."""
     left = t - p.const_s
-    prompt = _below(p.service_edges_s, WIDTHS, left)
-    # Those who wait: the exponential tail of what is left, averaged over each bin of prompts (convex, so from above).
-    slack = left[:, None] - p.service_edges_s
-    waiting = np.exp(-np.maximum(slack, 0.0) / np.maximum(p.wait_s, 1e-12)[:, None]) @ EDGE_WEIGHTS
-    return (1.0 - p.busy) * (1.0 - prompt) + p.busy * waiting
+    prompt = _shares(p.service_edges_s, left) @ WIDTHS
+    # Those who wait: the tail of what is left, averaged over each bin of prompts (convex, so from above).
+    slack = np.maximum(left[:, None] - p.service_edges_s, 0.0) / np.maximum(p.wait_s, 1e-12)[:, None]
+    waiting = _tail(slack, p.wait_cv2[:, None]) @ EDGE_WEIGHTS
+    return (1.0 - p.delayed) * (1.0 - prompt) + p.delayed * waiting
 
 
 def ttft_mean(p: Point) -> Array:
     """Mean time to first token."""
-    return p.const_mean_s + p.busy * p.wait_s + p.service_mean_s
+    return p.const_mean_s + p.delayed * p.wait_s + p.service_mean_s
 
 
-def itl_exceeds(p: Point, t: Array) -> Array:
+def itl_exceeds(p: Point, t: Array, guard: float = 1.0) -> Array:
     """Chance that a gap between two output tokens is longer than ``t``, over all gaps of all requests.
 
-    A percentile jumps from a step to a stall where the share of stalled gaps passes it, so that share is taken with
-    :data:`STALL_GUARD`: a plan must not rest on the last tenth of a percent. Tokens of a burst follow the first one at once, so
-    that only one gap of each burst can be longer than anything.
+    Sizing takes the share of stalled gaps with a ``guard`` (:data:`STALL_GUARD`). Tokens of a burst follow the first one at
+    once, so that only one gap of each burst can be longer than anything.
     """
-    share = np.minimum(STALL_GUARD * p.stall_share, 1.0)
-    plain = _normal_tail((t - p.gap_s) / np.maximum(p.gap_sd_s, 1e-9))
-    stalled = 1.0 - _below(p.stall_edges_s, p.stall_weights, t - p.gap_s)
+    share = np.minimum(guard * p.stall_share, 1.0)
+    late = t - p.gap_s
+    plain = _normal_tail(late / np.maximum(p.gap_sd_s, 1e-9))
+    mine = (p.stall_edges_s[:, 1:] + p.stall_edges_s[:, :-1]) / 2.0
+    slack = np.maximum(late[:, None] - mine - p.joined_least_s, 0.0) / np.maximum(p.joined_s, 1e-12)
+    alone = 1.0 - _shares(p.stall_edges_s, late)
+    longer = (1.0 - p.joined) * alone + p.joined * _tail(slack, p.joined_cv2)
+    stalled = np.einsum("ij,ij->i", longer, p.stall_weights) * (late < p.stall_most_s)
     over = np.asarray((1.0 - share) * plain + share * np.maximum(stalled, plain))
     return over if p.burst is None else over / p.burst.tokens
 
@@ -73,7 +85,9 @@ def tpot_exceeds(p: Point, t: Array, d: Demand) -> Array:
     With bursts the number of rounds that an answer takes varies as well, most for short answers (renewal theory).
     """
     middle = (p.stall_edges_s[:, 1:] + p.stall_edges_s[:, :-1]) / 2.0
-    stalls = p.stall_share * np.sum(p.stall_weights * middle**2, axis=1)
+    least, more = p.joined_least_s, p.joined_s
+    joined = p.joined * (2.0 * middle * (least + more) + least**2 + 2.0 * least * more + (1.0 + p.joined_cv2) * more**2)
+    stalls = p.stall_share * np.sum(p.stall_weights * (middle**2 + joined), axis=1)
     if p.burst is not None:
         return _burst_tpot_exceeds(p, p.burst, stalls, t, d)
     variance = p.gap_sd_s**2 + stalls

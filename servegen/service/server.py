@@ -17,13 +17,13 @@ Array = NDArray[np.float64]
 class Server:
     """Seconds and tokens, shape (rows,) or (rows, edges).
 
-    ``prefill_edges_s`` is the prefill of a prompt alone at each edge of the demand, ``prefill_mean_s`` and ``prefill_cv2``
-    its mean and squared coefficient of variation, ``attention_*`` the part of it that is attention. ``alone_s`` is the mean
-    prompt's own step, which :func:`batching_gain` compares with. A prompt alone takes ``pieces`` chunks on average; over the
-    means of the bins, ``piece_weights`` are the shares of those chunks, and ``piece_s`` what one takes on the device. All of
-    these are of one pipeline stage.
+    ``prefill_edges_s`` is the prefill of a prompt alone at each edge of the demand, ``prefill_mean_s``,
+    ``prefill_cv2`` and ``prefill_third`` its mean, squared coefficient of variation and E[x^3]/E[x]^3, ``attention_*`` the part
+    of it that is attention. ``alone_s`` is the mean prompt's own step, which :func:`batching_gain` compares with. All of these
+    are of one pipeline stage.
     ``request_s`` is what the engine adds to every first token, ``extra_mean_s`` what the way there adds on average (hand-off,
-    the stages that follow the first); ``first_edges_s`` is the prefill with that.
+    the stages that follow the first); ``first_edges_s`` is the prefill with that. ``left_s`` is what others
+    can fill of a prompt's last step.
     """
 
     terms: StepTerms
@@ -32,15 +32,14 @@ class Server:
     prefill_edges_s: Array
     prefill_mean_s: Array
     prefill_cv2: Array
+    prefill_third: Array
     attention_edges_s: Array
     attention_mean_s: Array
     request_s: Array
     first_edges_s: Array
     extra_mean_s: Array
     alone_s: Array
-    pieces: Array
-    piece_weights: Array
-    piece_s: Array
+    left_s: Array
 
 
 def server(terms: StepTerms, chunk: Array, request_s: float, d: Demand, extra_edges_s: Array | None = None) -> Server:
@@ -54,10 +53,9 @@ def server(terms: StepTerms, chunk: Array, request_s: float, d: Demand, extra_ed
         extra = extra + _later_stages_s(terms, chunk, d)
     # A prompt that fills one more chunk can look cheaper than a shorter one by a rounding error only.
     rising = np.maximum.accumulate(edges, axis=1)
-    attention = terms.attention_s(d.total_nodes, d.total_nodes - d.uncached_nodes)
-    attention_mean = attention @ d.node_weights
-    counts = np.maximum(np.ceil(d.uncached_nodes * terms.groups[:, None] / chunk[:, None]), 1.0)
-    pieces = counts @ d.node_weights
+    attention_mean = terms.attention_s(d.total_nodes, d.total_nodes - d.uncached_nodes) @ d.node_weights
+    whole = chunk / d.uncached_mean
+    left = np.mod(-d.uncached_nodes[None, :] / chunk[:, None], 1.0) @ d.node_weights
     return Server(
         terms=terms,
         chunk=chunk,
@@ -65,15 +63,14 @@ def server(terms: StepTerms, chunk: Array, request_s: float, d: Demand, extra_ed
         prefill_edges_s=rising,
         prefill_mean_s=mean,
         prefill_cv2=np.maximum(square / (mean * mean) - 1.0, 0.0),
+        prefill_third=(nodes * nodes * nodes) @ d.node_weights / mean**3,
         attention_edges_s=terms.attention_s(d.total_edges, d.total_edges - d.uncached_edges),
         attention_mean_s=attention_mean,
         request_s=np.full(chunk.shape, request_s),
         first_edges_s=rising + extra,
         extra_mean_s=(extra[:, 1:] + extra[:, :-1]) @ WIDTHS / 2.0,
         alone_s=_together(terms, chunk, attention_mean, d, np.ones_like(chunk)),
-        pieces=pieces,
-        piece_weights=counts * d.node_weights / pieces[:, None],
-        piece_s=terms.device_s(d.uncached_nodes / counts) + (terms.sequence_s[:, None] + attention) / counts,
+        left_s=(terms.chunk_s(chunk / terms.groups) + whole * (terms.sequence_s + attention_mean) / terms.groups) * left,
     )
 
 

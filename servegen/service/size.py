@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -9,9 +10,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen.roofline.step import take
 from servegen.service import latency
-from servegen.service.demand import Demand
-from servegen.service.disciplines import Discipline, Point
+from servegen.service.demand import BATCH_GRID, Demand
+from servegen.service.disciplines import Discipline
+from servegen.service.point import Point
 from servegen.service.server import Server
 
 Array = NDArray[np.float64]
@@ -20,10 +23,17 @@ LoadKind = Literal["rate", "concurrency", "users"]
 
 #: Halvings in log level between the bracket's ends.
 HALVINGS = 30
+#: Levels that are tried at once in search of the largest, and rounds of that: the bracket shrinks by 8^-6, 4e-6.
+AT_ONCE = 7
+ROUNDS = 6
 #: Smallest level that is tried: a replica that is almost always idle.
 IDLE = 1e-4
 #: Chance of finding every slot taken that sizing allows when first tokens are bounded; it is charged to their bound.
 SLOT_WAIT = 1e-3
+
+
+#: How much of its growth a static batch passes on to the next one near full slots.
+BENDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -51,15 +61,20 @@ class Slo:
         return Slo(kept, self.attainment if joint else float("nan"), joint)
 
 
-def exceeds(metric: str, p: Point, d: Demand, t: Array) -> Array:
-    """Chance that ``metric`` is above ``t``."""
+def exceeds(metric: str, p: Point, d: Demand, t: Array, guard: float = 1.0) -> Array:
+    """Chance that ``metric`` is above ``t``; ``guard`` multiplies the share of stalled gaps."""
     if metric == "ttft":
         return latency.ttft_exceeds(p, t)
     if metric == "itl":
-        return latency.itl_exceeds(p, t)
+        return latency.itl_exceeds(p, t, guard)
     if metric == "tpot":
         return latency.tpot_exceeds(p, t, d)
     return latency.e2e_exceeds(p, t, d)
+
+
+def at_replica(d: Demand, replicas: Array) -> Demand:
+    """The demand as each of ``replicas`` (rows,) sees it behind a router that serves them in turn."""
+    return dataclasses.replace(d, arrival_cv2=d.arrival_cv2 / replicas, queue_cv2=d.queue_cv2 / replicas) if d.open_loop else d
 
 
 def mean(metric: str, p: Point, d: Demand) -> Array:
@@ -80,7 +95,7 @@ def violations(p: Point, d: Demand, slo: Slo, pessimism: Mapping[str, float] | M
             out[b.id] = mean(b.metric, p, d) > limit
         else:
             allowed = 1.0 - b.probability - (SLOT_WAIT if b.metric in ("ttft", "e2e") else 0.0)
-            out[b.id] = exceeds(b.metric, p, d, limit) > allowed
+            out[b.id] = exceeds(b.metric, p, d, limit, latency.STALL_GUARD) > allowed
     if not np.isnan(slo.attainment):
         out["attainment"] = 1.0 - attainment(p, d, slo.jointly, pessimism) > 1.0 - slo.attainment
     return out
@@ -94,12 +109,26 @@ def attainment(p: Point, d: Demand, jointly: Sequence[Bound], pessimism: Mapping
     return np.clip(1.0 - missed, 0.0, 1.0)
 
 
-def slot_level(limit: Array) -> Array:
+def slot_level(limit: Array, peak: Array | float = 1.0) -> Array:
     """Largest mean number of sequences at which at most :data:`SLOT_WAIT` of arrivals find ``limit`` slots taken.
 
-    From the waiting chance of a many-server queue, busy^(sqrt(2(m+1))-1) (Sakasegawa 1977).
+    From the waiting chance of a many-server queue, busy^(sqrt(2(m+1))-1) (Sakasegawa 1977). A number whose variance is ``peak``
+    times that of a Poisson count needs slots like one of limit/peak (Hayward; Fredericks 1980).
     """
-    return limit * SLOT_WAIT ** (1.0 / (np.sqrt(2.0 * (limit + 1.0)) - 1.0))
+    slots = limit / np.maximum(peak, 1.0)
+    return limit * SLOT_WAIT ** (1.0 / (np.sqrt(2.0 * (slots + 1.0)) - 1.0))
+
+
+def peak(d: Demand, static: bool, limit: Array) -> Array:
+    """Variance over mean of the sequences in a replica: 1 for Poisson arrivals, more in bursts.
+
+    A static batch varies with the longest output of the batch before, too, and with its size (by half, :func:`static`).
+    """
+    bursts = 1.0 + np.maximum(np.asarray(d.arrival_cv2) - 1.0, 0.0) * (1.0 if static else d.overlap)
+    if not static:
+        return np.broadcast_to(bursts, limit.shape)
+    outputs = np.interp(np.log(np.maximum(limit, 1.0)), np.log(BATCH_GRID), d.longest_cv2)
+    return np.asarray((bursts + limit * outputs) / (1.0 - BENDS**2))
 
 
 def largest_level(
@@ -107,21 +136,32 @@ def largest_level(
 ) -> tuple[Array, dict[str, Mask]]:
     """Largest level up to ``high`` (rows,) that keeps every bound, 0 where none does; and the bounds broken when idle."""
 
-    def broken(level: Array) -> Mask:
-        return np.asarray(np.logical_or.reduce(list(violations(discipline(s, d, level), d, slo, pessimism).values())))
+    def broken(server: Server, level: Array, factors: Mapping[str, float] | Mapping[str, Array]) -> Mask:
+        return np.asarray(np.logical_or.reduce(list(violations(discipline(server, d, level), d, slo, factors).values())))
 
     idle = np.minimum(np.full_like(high, IDLE), high)
     at_idle = violations(discipline(s, d, idle), d, slo, pessimism)
     if not at_idle:
         return high, {}
-    low_t, high_t = np.log(idle), np.log(np.maximum(high, 1e-12))
-    full = ~broken(high)
-    for _ in range(HALVINGS):
-        middle = (low_t + high_t) / 2.0
-        over = broken(np.exp(middle))
-        low_t, high_t = np.where(over, low_t, middle), np.where(over, middle, high_t)
-    level = np.where(full, high, np.exp(low_t))
-    return np.where(np.logical_or.reduce(list(at_idle.values())), 0.0, level), at_idle
+    never = np.logical_or.reduce(list(at_idle.values()))
+    level = np.where(never, 0.0, high)
+    # Only rows that break a bound somewhere in between are searched, each at several levels at once.
+    rows = np.flatnonzero(broken(s, high, pessimism) & ~never)
+    if len(rows):
+        index = np.repeat(rows, AT_ONCE)
+        several = take(s, index)
+        factors = {metric: np.broadcast_to(factor, high.shape)[index] for metric, factor in pessimism.items()}
+        low_t, width = np.log(idle[rows]), np.log(np.maximum(high[rows], 1e-12)) - np.log(idle[rows])
+        inner = np.arange(1, AT_ONCE + 1) / (AT_ONCE + 1.0)
+        for _ in range(ROUNDS):
+            tried = low_t[:, None] + width[:, None] * inner
+            over = broken(several, np.exp(tried.ravel()), factors).reshape(tried.shape)
+            # The levels below the first that breaks a bound.
+            good = np.where(over.any(axis=1), over.argmax(axis=1), AT_ONCE)
+            width = width / (AT_ONCE + 1.0)
+            low_t = low_t + width * good
+        level[rows] = np.exp(low_t)
+    return level, at_idle
 
 
 def load(kind: LoadKind, p: Point, d: Demand, think_s: float = 0.0) -> Array:

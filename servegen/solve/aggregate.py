@@ -93,7 +93,7 @@ def within_memory(problem: Problem, rows: Rows, room: Budget, rejected: Counter[
     return np.asarray(batch & ~np.isin(BATCH_LIMITS, problem.without_limits))
 
 
-def level_limits(problem: Problem, rows: Rows) -> Array:
+def level_limits(problem: Problem, rows: Rows, static: bool = False) -> Array:
     """Largest mean number of sequences at each batch limit: below it when slots must be free, else all of it.
 
     Requests in flight vary with open arrivals and with users who think; a stated concurrency is what it is. Attention groups
@@ -102,7 +102,8 @@ def level_limits(problem: Problem, rows: Rows) -> Array:
     shape = (len(rows), len(BATCH_LIMITS))
     if not problem.bounded_start or problem.load_kind == "concurrency":
         return np.broadcast_to(BATCH_LIMITS, shape)
-    by_groups = {g: g * size.slot_level(BATCH_LIMITS / g) for g in np.unique(rows.groups)}
+    mine = {g: BATCH_LIMITS / g for g in np.unique(rows.groups)}
+    by_groups = {g: g * size.slot_level(limit, size.peak(problem.demand, static, limit)) for g, limit in mine.items()}
     return np.stack([by_groups[g] for g in rows.groups])
 
 
@@ -118,7 +119,7 @@ def aggregated(problem: Problem, engine: EngineOption, kind: Kind, rejected: Cou
         room = budget_of(problem, engine, rows, BATCH_LIMITS)
         fits = within_memory(problem, rows, room, seen)
         srv = server(rows.terms, rows.chunk, engine.facts.request_s.value, d)
-        levels = np.minimum(level_limits(problem, rows), level_cap(problem, rows, room.pool))
+        levels = np.minimum(level_limits(problem, rows, disciplines == ("static",)), level_cap(problem, rows, room.pool))
         high = np.where(fits.any(axis=1), np.max(np.where(fits, levels, 0.0), axis=1), levels[:, 0])
         factors = by_row(problem, engine, kind, rows)
         for x in disciplines:
@@ -206,16 +207,20 @@ def _count_idle(rejected: Counter[str], at_idle: dict[str, Mask], fits: Mask) ->
 
 def _sustained(problem: Problem, block: Block, level: Array, alive: Mask) -> tuple[Array, Array]:
     """Load and rate that one replica carries at ``level``, shape (rows, limits); 0 where not alive."""
-    row, column = np.nonzero(alive)
+    # Limits that allow more than the bounds do are all alike: each row's first of them stands for the others.
+    capped = np.cumsum(level >= block.level_limit[:, None], axis=1)
+    row, column = np.nonzero(capped <= 1)
     lean = take(means_only(block.server), row)
     p = DISCIPLINES[block.discipline](lean, problem.demand, level[row, column])
     carried, rate = np.zeros(level.shape), np.zeros(level.shape)
-    load = size.load(problem.load_kind, p, problem.demand, problem.think_s)
-    if not problem.open_loop:  # those who are served hold a slot; only those who think hold none
-        load = np.minimum(load, BATCH_LIMITS[column] + p.rate * problem.think_s)
-    carried[row, column] = load
+    carried[row, column] = size.load(problem.load_kind, p, problem.demand, problem.think_s)
     rate[row, column] = p.rate
-    return carried, rate
+    last = np.minimum(np.sum(capped == 0, axis=1), level.shape[1] - 1)[:, None]
+    carried = np.where(capped > 1, np.take_along_axis(carried, last, axis=1), carried)
+    rate = np.where(capped > 1, np.take_along_axis(rate, last, axis=1), rate)
+    if not problem.open_loop:  # those who are served hold a slot; only those who think hold none
+        carried = np.minimum(carried, BATCH_LIMITS + rate * problem.think_s)
+    return np.where(alive, carried, 0.0), np.where(alive, rate, 0.0)
 
 
 def _most_replicas(problem: Problem, kind: Kind, each: Array) -> Array:
@@ -257,7 +262,7 @@ def _best_of_each(
         objective = (-three_digits(output),)
     else:
         spent = cost if problem.objective == "cost" else watts
-        objective = (spent / np.maximum(output, 1e-300) if problem.saturate else spent,)
+        objective = (three_digits(spent / np.maximum(output, 1e-300)) if problem.saturate else spent,)
     chunks = len(chunks_for(problem))
 
     def grouped(a: Any) -> Any:

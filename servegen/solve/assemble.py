@@ -26,7 +26,7 @@ from servegen.plan import (
 from servegen.rationale import Case, Flip, Missing
 from servegen.roofline.collectives import CROSSING, HANDOFF
 from servegen.roofline.step import take
-from servegen.service.disciplines import Point
+from servegen.service.point import Point
 from servegen.service.size import Bound
 from servegen.solve.bands import band, dense
 from servegen.solve.budget import graph_bytes
@@ -60,6 +60,7 @@ def assemble(
     problem = as_found(problem, chosen)
     points = role_points(problem, chosen.roles)
     roles = tuple(_role(problem, r, q) for r, q in zip(chosen.roles, points, strict=True))
+    floors = [floor_of(problem, r, q, p) for r, q, p in zip(chosen.roles, roles, points, strict=True)]
     p = Seen.join([seen_by_clients(chosen.roles, points)])
     d = problem.demand
     attained = float(p.attainment(d, _per_request(problem), {})[0])
@@ -76,7 +77,7 @@ def assemble(
         sustained_rate=sum(role_rates) if chosen.grouped else min(role_rates),
         load_rate=rate,
         band=_band(problem, chosen, max(r.running_requests for r in roles)),
-        floor=_floor(problem, chosen, roles),
+        floor=_floor(floors),
         extrapolated=_extrapolated(problem, chosen),
         bounds={b.id: bounded(b, p, d) for b in problem.slo.bounds},
     )
@@ -100,7 +101,7 @@ def assemble(
         choice=choice,
         prediction=prediction,
         binding=bound_by,
-        why=why(problem, chosen, roles, bound_by, comparison),
+        why=why(problem, chosen, roles, floors, bound_by, comparison),
         flips=risks.flips,
         cases=risks.cases,
         missing=risks.missing,
@@ -162,9 +163,9 @@ def _role(problem: Problem, r: RoleChoice, p: Point) -> Role:
     config = block.rows.lowered.configs[int(block.rows.config[row])]
     one = np.array([row])
     terms, srv = take(block.rows.terms, one), take(block.server, one)
-    # A prefill server's step is a full chunk; any other's is the decode of its running requests.
+    # A prefill server's step is a full chunk; any other's is the decode step that a token waits for.
     prefilling = r.role == "prefill"
-    sequences = np.array([0.0]) if prefilling else p.level
+    sequences = np.array([0.0]) if prefilling else p.seen
     parts = {k: float(v[0]) for k, v in terms.decode_breakdown_s(sequences, srv.kv_s).items()}
     step = float(terms.chunk_s(np.array([float(r.chunk)]))[0] if prefilling else p.gap_s[0])
     if prefilling:
@@ -242,11 +243,11 @@ def _memory(problem: Problem, r: RoleChoice) -> MemoryPlan:
     )
 
 
-def _floor(problem: Problem, chosen: Candidate, roles: Sequence[Role]) -> Mapping[str, float]:
+def _floor(floors: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
     """The ideal roofline of the same steps, of groups the lower one: no prediction can be below it."""
     out: dict[str, float] = {}
-    for choice, role in zip(chosen.roles, roles, strict=True):
-        for name, seconds in floor_of(problem, choice, role).items():
+    for floor in floors:
+        for name, seconds in floor.items():
             out[name] = min(seconds, out.get(name, math.inf))
     return out
 

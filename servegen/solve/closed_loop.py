@@ -12,7 +12,8 @@ from servegen.catalog.facts import AcceleratorFacts, EngineFacts
 from servegen.lower import Lowered
 from servegen.service import latency, size
 from servegen.service.demand import Demand
-from servegen.service.disciplines import DISCIPLINES, PREFILL_SLOTS, Point
+from servegen.service.disciplines import DISCIPLINES, PREFILL_SLOTS
+from servegen.service.point import Point
 from servegen.service.server import Server
 from servegen.simulate import benchmark
 from servegen.simulate.deployment import Deployment, Handoff, Pool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from servegen.roofline.memory import largest_batch
 from servegen.roofline.step import take
 from servegen.service import size
 from servegen.service.disciplines import DISCIPLINES
+from servegen.service.point import Point
 from servegen.solve.bands import far_end, pessimism
 from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.drafting import lower_drafting
@@ -186,12 +187,13 @@ def why(
     problem: Problem,
     chosen: Candidate,
     roles: Sequence[Role],
+    floors: Sequence[Mapping[str, float]],
     bound_by: Sequence[str],
     comparison: Comparison,
 ) -> tuple[str, ...]:
     """Sentences that a reviewer can check."""
     out = [f"{summary(chosen)}."]
-    for choice, role in zip(chosen.roles, roles, strict=True):
+    for choice, role, floor in zip(chosen.roles, roles, floors, strict=True):
         what = "replica" if role.role == "serve" else f"{role.role} server"
         what += f" of {role.name}" if role.grouped else ""
         kind = problem.load_kind if role.role == "serve" else "rate"
@@ -208,9 +210,9 @@ def why(
         )
         if role.role != "prefill":
             share = role.breakdown_s[role.bound] / role.step_time_s
-            ideal = floor_of(problem, choice, role)["step_time_s"]
+            ideal = floor["step_time_s"]
             out.append(
-                f"A decode step of {role.running_requests:.1f} sequences takes {duration(role.step_time_s)}, "
+                f"With {role.running_requests:.1f} requests running a decode step takes {duration(role.step_time_s)}, "
                 f"{share * 100:.0f} % of it {role.bound}; the ideal roofline of the same step is {duration(ideal)}."
             )
         if role.grouped:
@@ -237,7 +239,7 @@ def why(
     return tuple(out)
 
 
-def floor_of(problem: Problem, choice: RoleChoice, role: Role) -> dict[str, float]:
+def floor_of(problem: Problem, choice: RoleChoice, role: Role, point: Point) -> dict[str, float]:
     """The ideal roofline of a role's prefill of the mean prompt and of its decode step, seconds, as far as it has them."""
     config = choice.block.rows.lowered.configs[int(choice.block.rows.config[choice.row])]
     d, out = problem.demand, {}
@@ -248,7 +250,7 @@ def floor_of(problem: Problem, choice: RoleChoice, role: Role) -> dict[str, floa
         )
         out["prefill_time_s"] = float(prefill[0, 0])
     if role.role != "prefill":
-        out["step_time_s"] = float(ideal.decode_s(np.array([max(role.running_requests, 1.0)]), ideal.kv_s(d.held_mean))[0])
+        out["step_time_s"] = float(ideal.decode_s(point.seen, ideal.kv_s(d.held_mean))[0])
     return out
 
 

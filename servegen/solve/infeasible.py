@@ -143,7 +143,8 @@ def _idle(problem: Problem, block: Block, bound: Bound) -> list[float]:
         values = size.mean(bound.metric, p, d)
     else:
         probability = bound.probability + (size.SLOT_WAIT if bound.metric in ("ttft", "e2e") else 0.0)
-        values = latency.quantile(lambda t: size.exceeds(bound.metric, p, d, t), probability, len(block.rows))
+        guard, n = latency.STALL_GUARD, len(block.rows)
+        values = latency.quantile(lambda t: size.exceeds(bound.metric, p, d, t, guard), probability, n)
     factors = by_row(problem, block.engine, block.kind, block.rows)
     if bound.metric in factors:
         values = values * factors[bound.metric]

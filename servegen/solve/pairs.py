@@ -10,7 +10,8 @@ import numpy as np
 
 from servegen.roofline.step import join, take
 from servegen.service import latency, size
-from servegen.service.disciplines import DISCIPLINES, Point, means_only
+from servegen.service.disciplines import DISCIPLINES, means_only
+from servegen.service.point import Point
 from servegen.service.server import Server
 from servegen.service.size import Slo
 from servegen.solve.aggregate import Outcome, no_power
@@ -238,7 +239,7 @@ class Pair:
             keys = extra or self._saturated_latency(x, y, load)
         else:
             spent = cost if problem.objective == "cost" else watts
-            keys = (spent / output if problem.saturate else spent,)
+            keys = (three_digits(spent / output) if problem.saturate else spent,)
         headroom = carried if problem.open_loop else np.ones_like(carried)
         ranked = tuple(k.reshape(1, -1) for k in (*keys, devices, -three_digits(headroom)))
         i, j = divmod(int(first_best(enough.reshape(1, -1), ranked)[1][0]), len(self.q))

@@ -12,7 +12,8 @@ from servegen.plan import Quantiles
 from servegen.roofline.step import join, take
 from servegen.service import latency, size
 from servegen.service.demand import Demand
-from servegen.service.disciplines import DISCIPLINES, Point
+from servegen.service.disciplines import DISCIPLINES
+from servegen.service.point import Point
 from servegen.service.server import Server
 from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.problem import Problem
@@ -21,8 +22,11 @@ from servegen.solve.split import combine
 Array = NDArray[np.float64]
 
 
-def role_points(problem: Problem, roles: Sequence[RoleChoice]) -> list[Point]:
-    """Each role's replica at the sized load, one row each; roles of one discipline and one demand are solved together."""
+def role_points(problem: Problem, roles: Sequence[RoleChoice], routed: bool = True) -> list[Point]:
+    """Each role's replica at the sized load, one row each; roles of one discipline and one demand are solved together.
+
+    Behind a router (``routed``) each of several replicas sees its turns of the arrivals. Sizing does not count on that.
+    """
     points: dict[int, Point] = {}
     together: dict[tuple[str, int], list[int]] = {}
     for i, r in enumerate(roles):
@@ -30,6 +34,8 @@ def role_points(problem: Problem, roles: Sequence[RoleChoice]) -> list[Point]:
     for (name, _), index in together.items():
         some = [roles[i] for i in index]
         d = some[0].block.problem.demand
+        if routed:
+            d = size.at_replica(d, np.array([r.replicas for r in some]))
         srv: Server = join([take(r.block.server, np.array([r.row])) for r in some])
         cap = np.array([r.level_cap for r in some])
         kind = problem.load_kind if some[0].role == "serve" else "rate"
@@ -87,9 +93,9 @@ def seen_by_clients(roles: Sequence[RoleChoice], points: Sequence[Point]) -> tup
     return points[0] if len(points) == 1 else combine(points[0], points[1]), (1.0,)
 
 
-def candidate_points(problem: Problem, candidates: Sequence[Candidate]) -> Seen:
+def candidate_points(problem: Problem, candidates: Sequence[Candidate], routed: bool = True) -> Seen:
     """Each candidate's deployment as a client sees it."""
-    flat = role_points(problem, [r for c in candidates for r in c.roles])
+    flat = role_points(problem, [r for c in candidates for r in c.roles], routed)
     out = []
     for c in candidates:
         mine, flat = flat[: len(c.roles)], flat[len(c.roles) :]

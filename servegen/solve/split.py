@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from servegen.roofline.collectives import handoff_s
 from servegen.roofline.step import take
 from servegen.service import size
-from servegen.service.disciplines import DISCIPLINES, PREFILL_SLOTS, Point, means_only
+from servegen.service.disciplines import DISCIPLINES, PREFILL_SLOTS, means_only
+from servegen.service.point import Point
 from servegen.service.server import server
 from servegen.solve.aggregate import by_row, level_limits, within_memory
 from servegen.solve.candidate import Block
@@ -146,11 +147,14 @@ def combine(start: Point, gaps: Point) -> Point:
     """One point from the two roles' points."""
     return Point(
         level=gaps.level,
+        seen=gaps.seen,
         rate=np.minimum(start.rate, gaps.rate),
         const_s=start.const_s,
         const_mean_s=start.const_mean_s,
         busy=start.busy,
+        delayed=start.delayed,
         wait_s=start.wait_s,
+        wait_cv2=start.wait_cv2,
         service_edges_s=start.service_edges_s,
         service_mean_s=start.service_mean_s,
         gap_s=gaps.gap_s,
@@ -158,6 +162,11 @@ def combine(start: Point, gaps: Point) -> Point:
         stall_share=gaps.stall_share,
         stall_edges_s=gaps.stall_edges_s,
         stall_weights=gaps.stall_weights,
+        joined=gaps.joined,
+        joined_least_s=gaps.joined_least_s,
+        joined_s=gaps.joined_s,
+        joined_cv2=gaps.joined_cv2,
+        stall_most_s=gaps.stall_most_s,
         gap_mean_s=gaps.gap_mean_s,
         burst=gaps.burst,
     )

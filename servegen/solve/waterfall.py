@@ -17,7 +17,8 @@ from servegen.plan import Prediction, Quantiles
 from servegen.rationale import Effect, Waterfall
 from servegen.roofline.step import Array, StepTerms, take
 from servegen.service.burst import per_token
-from servegen.service.disciplines import DISCIPLINES, Point
+from servegen.service.disciplines import DISCIPLINES
+from servegen.service.point import Point
 from servegen.service.server import Server, server
 from servegen.service.size import Bound
 from servegen.solve.candidate import Candidate, RoleChoice
@@ -78,6 +79,7 @@ def stages(problem: Problem, roles: Sequence[RoleChoice], points: Sequence[Point
         const_s=none,
         const_mean_s=none,
         busy=none,
+        delayed=none,
         wait_s=none,
         gap_sd_s=none,
         stall_share=none,
@@ -86,7 +88,7 @@ def stages(problem: Problem, roles: Sequence[RoleChoice], points: Sequence[Point
     out = []
     for terms, decode in zip(_terms(problem, first), _terms(problem, last), strict=True):
         alone = _alone(problem, first, terms)
-        gap = decode.decode_s(points[-1].level, decode.kv_s(problem.demand.held_mean))
+        gap = decode.decode_s(points[-1].seen, decode.kv_s(problem.demand.held_mean))
         out.append(
             dataclasses.replace(
                 quiet,
@@ -107,7 +109,7 @@ def stages(problem: Problem, roles: Sequence[RoleChoice], points: Sequence[Point
         service_mean_s=taken.service_mean_s + srv.extra_mean_s - own.extra_mean_s,
     )
     varied = dataclasses.replace(handed, gap_sd_s=whole.gap_sd_s)
-    disturbed = dataclasses.replace(whole, busy=none, wait_s=none)
+    disturbed = dataclasses.replace(whole, busy=none, delayed=none, wait_s=none)
     return [*out, taken, handed, varied, disturbed, whole]
 
 

@@ -98,7 +98,7 @@ def prefill_devices(i: Inputs) -> float:
 
 def batch_within(i: Inputs) -> float:
     """Largest batch whose step keeps a bound, real: as the search sizes a decode server."""
-    case, d = i.case(), demand(Workload(isl=Lengths.fixed(1), osl=Lengths.fixed(2), saturate=True))
+    case, d = i.case(), demand(Workload(isl=Lengths.fixed(1), osl=Lengths.fixed(2), saturate=True), bounded=False)
     s = dataclasses.replace(server(case.terms, column(1.0), 0.0, d), kv_s=case.terms.kv_s(i.context))
     bound = size.Slo((size.Bound("itl", "itl", math.nan, i("bound_s")),), math.nan, ())
     return float(size.largest_level(DISCIPLINES["decode"], s, d, bound, column(1e6), {})[0][0])
@@ -206,7 +206,7 @@ def experts_awake(i: Inputs) -> float:
 
 def mixed_server(i: Inputs) -> tuple[Server, Demand]:
     """A server whose token budget is just what keeps up with its decodes."""
-    d = demand(Workload(isl=Lengths.fixed(i("I")), osl=Lengths.fixed(i("O") + 1), saturate=True))
+    d = demand(Workload(isl=Lengths.fixed(i("I")), osl=Lengths.fixed(i("O") + 1), saturate=True), bounded=False)
     case = i.case()
     budget = i("B") + i("B") * i("I") * (1.0 - i("hit", 0.0)) / i("O")
     s = server(case.terms, column(budget), 0.0, d)

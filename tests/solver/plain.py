@@ -13,15 +13,20 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from servegen.catalog.facts import EngineFacts
 from servegen.service.demand import demand
 from servegen.solve.problem import EngineOption, Kind, Problem
 from tests.solver.plain_cut import Cut, cuts, drafting_cuts, most_replicas
 from tests.solver.plain_memory import beside_cache, chunks_worth, holds, memory
-from tests.solver.plain_replica import EDGES, Replica, Seen, Traffic, traffic
+from tests.solver.plain_replica import Replica
+from tests.solver.plain_seen import Seen
 from tests.solver.plain_step import stepping
+from tests.solver.plain_traffic import EDGES, Traffic, traffic
 
 SLOT_WAIT = 1e-3
+STALL_GUARD = 1.1
 IDLE = 1e-4
 
 
@@ -64,7 +69,7 @@ def meets(
         if math.isnan(b.probability):
             if seen.mean(b.metric, load) > seconds:
                 return False
-        elif seen.over(b.metric, seconds, load) > 1.0 - b.probability - (SLOT_WAIT if b.metric in ("ttft", "e2e") else 0.0):
+        elif seen.over(b.metric, seconds, load, STALL_GUARD) > 1 - b.probability - SLOT_WAIT * (b.metric in ("ttft", "e2e")):
             return False
     joint = [b for b in slo.jointly if b.metric in metrics]
     if not math.isnan(slo.attainment) and joint:
@@ -80,10 +85,11 @@ def largest(ok: Callable[[float], bool], high: float) -> float:
         return 0.0
     if ok(high):
         return high
-    low_t, high_t = math.log(idle), math.log(high)
-    for _ in range(30):
-        middle = (low_t + high_t) / 2
-        low_t, high_t = (middle, high_t) if ok(math.exp(middle)) else (low_t, middle)
+    low_t, width = math.log(idle), math.log(high) - math.log(idle)
+    for _ in range(6):  # eighths, to the same last one as the search
+        good = next((i - 1 for i in range(1, 8) if not ok(math.exp(low_t + width * i / 8))), 7)
+        width /= 8
+        low_t += width * good
     return math.exp(low_t)
 
 
@@ -195,7 +201,7 @@ def _row(
     levels = {}
     for b in fitting:
         m = memory(problem, kind, engine.facts, weights, kv, cut, chunk, b, False)
-        levels[b] = min(slot_level(problem, b, cut), beside_cache(problem, m, load))
+        levels[b] = min(slot_level(problem, b, cut, load, discipline == "static"), beside_cache(problem, m, load))
     factors = pessimism(problem, engine.facts, kind, cut)
     cap = largest(lambda n: meets(problem, replica.at(discipline, n), load, factors=factors), max(levels.values()))
     if cap == 0.0:
@@ -235,7 +241,7 @@ def _row(
             objective = cache[share]
         else:
             spent = cost if problem.objective == "cost" else watts
-            objective = (spent / output if problem.saturate else spent,)
+            objective = (three_digits(spent / output) if problem.saturate else spent,)
         mixed = "-mixed" if discipline == "mixed" else ""
         name = f"{engine.facts.id}/{acc.id}/{weights}-kv-{kv}/{drafts(cut)}serve-{cut.words}-c{chunk:05d}-b{b:04d}{mixed}"
         headroom = n * one if problem.open_loop else min(n * one, problem.load / problem.utilization)
@@ -249,10 +255,15 @@ def drafts(cut: Cut) -> str:
     return f"draft{cut.ahead:02d}/" if cut.ahead else ""
 
 
-def slot_level(problem: Problem, limit: int, cut: Cut) -> float:
+def slot_level(problem: Problem, limit: int, cut: Cut, load: Traffic, static: bool = False) -> float:
     """Mean sequences at which a thousandth of arrivals finds all slots of its group taken, where first tokens are bounded."""
     starts = any(b.metric in ("ttft", "e2e") for b in (*problem.slo.bounds, *problem.slo.jointly))
     if not starts or problem.load_kind == "concurrency":
         return float(limit)
     slots = limit / cut.dp
+    peak = 1.0 + max(load.arrival_cv2 - 1.0, 0.0) * (1.0 if static else load.overlap)
+    if static:  # which varies with the longest output of the batch before, and by half with its size
+        at = [v for size, _, v in load.longest], [size for size, _, v in load.longest]
+        peak = (peak + slots * float(np.interp(math.log(slots), at[1], at[0]))) / 0.75
+    slots /= max(peak, 1.0)
     return limit * SLOT_WAIT ** (1.0 / (math.sqrt(2.0 * (slots + 1.0)) - 1.0))

@@ -14,8 +14,9 @@ from servegen.solve.problem import EngineOption, Kind, Problem
 from tests.solver.plain import largest, meets, slot_level, three_digits
 from tests.solver.plain_cut import Cut, cuts, most_replicas
 from tests.solver.plain_memory import chunks_worth, holds, memory
-from tests.solver.plain_replica import EDGES, Replica, Traffic, traffic
+from tests.solver.plain_replica import Replica
 from tests.solver.plain_step import step
+from tests.solver.plain_traffic import EDGES, Traffic, traffic
 
 
 @dataclass
@@ -100,11 +101,11 @@ def _choices(
                 ]
                 if not fit:
                     continue
-                top = max(slot_level(problem, b, cut) for b in fit)
+                top = max(slot_level(problem, b, cut, load, discipline == "static") for b in fit)
                 cap = largest(lambda n, r=replica, x=discipline: meets(problem, r.at(x, n), load), top)
                 most = most_replicas(kind, cut) - problem.spares
                 for b in fit if cap > 0 else ():
-                    level = min(slot_level(problem, b, cut), cap)
+                    level = min(slot_level(problem, b, cut, load, discipline == "static"), cap)
                     seen = replica.at(discipline, level)
                     flight = seen.rate * seen.mean("e2e", load)
                     flight = flight if problem.open_loop else min(flight, b)

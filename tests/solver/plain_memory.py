@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from servegen.catalog.facts import BYTES_PER_KV, BYTES_PER_WEIGHT, EngineFacts, ModelFacts
 from servegen.solve.problem import Kind, Problem
 from tests.solver.plain_cut import Cut
-from tests.solver.plain_replica import Traffic
+from tests.solver.plain_traffic import Traffic
 
 
 @dataclass

@@ -1,143 +1,15 @@
-"""One replica as plain arithmetic: what its clients see of each discipline, in Python floats."""
+"""One replica as plain arithmetic, by the discipline of its engine, in Python floats."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from servegen.solve.problem import Problem
+from tests.solver.plain_seen import Seen, Stall
 from tests.solver.plain_step import Round, Step
-
-EDGES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 1.0)
-WIDTHS = tuple(b - a for a, b in itertools.pairwise(EDGES))
-EDGE_WEIGHTS = tuple(((WIDTHS[i - 1] if i else 0.0) + (WIDTHS[i] if i < len(WIDTHS) else 0.0)) / 2.0 for i in range(len(EDGES)))
-
-
-@dataclass
-class Traffic:
-    """Lengths as plain floats: at the edges, and the mean of each bin between them."""
-
-    new: list[float]
-    whole: list[float]
-    new_bins: list[float]
-    whole_bins: list[float]
-    bin_weights: list[float]
-    new_mean: float
-    outputs: list[float]
-    output_mean: float
-    output_bins: list[float]
-    gaps: float
-    held: float
-    held_std: float
-    arrival_cv2: float
-    waits_freely: bool  # whether more can wait than a replica has slots
-    longest: list[tuple[float, float]]  # the longest output of a batch, by the log of the batch's size
-
-
-def traffic(problem: Problem) -> Traffic:
-    d, w = problem.demand, problem.workload
-    sizes = [2**i for i in range(11)]
-    return Traffic(
-        [float(v) for v in d.uncached_edges],
-        [float(v) for v in d.total_edges],
-        [float(v) for v in d.uncached_nodes],
-        [float(v) for v in d.total_nodes],
-        [float(v) for v in d.node_weights],
-        float(d.uncached_mean),
-        [float(v) for v in d.osl_edges],
-        float(d.osl_mean),
-        [float(v) for v in d.osl_nodes],
-        float(d.gaps),
-        float(d.held_mean),
-        float(d.held_std),
-        float(d.arrival_cv2),
-        bool(w.rate_per_s) or (w.saturate and bool(problem.slo.bounds)),
-        [(math.log(b), float(w.osl.mean) if b == 1 else float(w.osl.quantile(b / (b + 1)))) for b in sizes],
-    )
-
-
-@dataclass
-class Seen:
-    """What clients of one replica see at one level."""
-
-    rate: float
-    start: float  # before the wait
-    start_mean: float
-    busy: float
-    wait: float
-    service: list[float]
-    service_mean: float
-    gap: float
-    gap_sd: float
-    stalled: float
-    stalls: list[float]
-    stall_weights: list[float]
-    gap_mean: float
-    burst: tuple[float, float, float] | None = None  # tokens of a round, their variance, what the last one has too many
-
-    def ttft_over(self, t: float) -> float:
-        left = t - self.start
-        waiting = 0.0
-        for s, w in zip(self.service, EDGE_WEIGHTS, strict=True):
-            waiting += w * math.exp(-max(left - s, 0.0) / max(self.wait, 1e-12))
-        return (1.0 - self.busy) * (1.0 - _below(self.service, WIDTHS, left)) + self.busy * waiting
-
-    def itl_over(self, t: float) -> float:
-        plain = _tail((t - self.gap) / max(self.gap_sd, 1e-9))
-        longer = 1.0 - _below(self.stalls, self.stall_weights, t - self.gap)
-        share = min(1.2 * self.stalled, 1.0)
-        over = (1.0 - share) * plain + share * max(longer, plain)
-        return over / self.burst[0] if self.burst else over
-
-    def pace_over(self, t: float, load: Traffic) -> float:
-        return self.tpot_over(t, load) if self.burst else self.itl_over(t)
-
-    def tpot_over(self, t: float, load: Traffic) -> float:
-        gaps = load.gaps
-        square = sum(w * ((a + b) / 2) ** 2 for w, a, b in zip(self.stall_weights, self.stalls, self.stalls[1:], strict=False))
-        if self.burst:
-            tokens, variance, past = self.burst
-            each = (self.stalled * square + variance * self.gap_mean**2) / tokens
-            total = 0.0
-            for weight, output in zip(WIDTHS, load.output_bins, strict=True):
-                n = max(output - 1.0, 1.0)
-                mean = self.gap_mean * (1 + past / n) / (1 + past / gaps)
-                total += weight * _tail((t - mean) / max(math.sqrt(each / n + (self.gap_sd / tokens) ** 2), 1e-9))
-            return total
-        sd = math.sqrt((self.gap_sd**2 + self.stalled * square) / max(gaps, 1.0))
-        return _tail((t - self.gap_mean) / max(sd, 1e-9))
-
-    def e2e_over(self, t: float, outputs: Sequence[float]) -> float:
-        return sum(w * self.ttft_over(t - max(o - 1.0, 0.0) * self.gap_mean) for w, o in zip(EDGE_WEIGHTS, outputs, strict=True))
-
-    def ttft_mean(self) -> float:
-        return self.start_mean + self.busy * self.wait + self.service_mean
-
-    def over(self, metric: str, t: float, load: Traffic) -> float:
-        if metric == "ttft":
-            return self.ttft_over(t)
-        if metric == "itl":
-            return self.itl_over(t)
-        return self.tpot_over(t, load) if metric == "tpot" else self.e2e_over(t, load.outputs)
-
-    def mean(self, metric: str, load: Traffic) -> float:
-        if metric == "ttft":
-            return self.ttft_mean()
-        return self.ttft_mean() + load.gaps * self.gap_mean if metric == "e2e" else self.gap_mean
-
-
-def _below(edges: Sequence[float], weights: Sequence[float], t: float) -> float:
-    total = 0.0
-    for low, high, w in zip(edges, edges[1:], weights, strict=False):
-        share = (t - low) / (high - low) if high > low else float(t >= high)
-        total += w * min(max(share, 0.0), 1.0)
-    return total
-
-
-def _tail(z: float) -> float:
-    return 1.0 / (1.0 + math.exp(min(max(1.702 * z, -60.0), 60.0)))
+from tests.solver.plain_traffic import EDGES, WIDTHS, Traffic, company, none_after, rank, rest, some_in, waiting
 
 
 @dataclass
@@ -161,6 +33,8 @@ class Replica:
         alone = [self.step.prefill(n, w, self.chunk) for n, w in zip(t.new_bins, t.whole_bins, strict=True)]
         self.prefill = sum(w * a for w, a in zip(t.bin_weights, alone, strict=True))
         self.cv2 = max(sum(w * a * a for w, a in zip(t.bin_weights, alone, strict=True)) / self.prefill**2 - 1.0, 0.0)
+        self.third = sum(w * a**3 for w, a in zip(t.bin_weights, alone, strict=True)) / self.prefill**3
+        left = sum(w * ((-n / self.chunk) % 1.0) for w, n in zip(t.bin_weights, t.new_bins, strict=True))
         self.edges: list[float] = []
         for n, w in zip(t.new, t.whole, strict=True):
             self.edges.append(max(self.step.prefill(n, w, self.chunk), self.edges[-1] if self.edges else 0.0))
@@ -172,8 +46,9 @@ class Replica:
         self.later = [stages + handed for stages, handed in zip(self.later, self.handoff, strict=True)]
         self.later_mean = sum(w * (a + b) / 2 for w, a, b in zip(WIDTHS, self.later, self.later[1:], strict=False))
         bins = zip(t.bin_weights, t.new_bins, t.whole_bins, strict=True)
-        self.pieces = sum(w * max(math.ceil(n / self.chunk), 1.0) for w, n in zip(t.bin_weights, t.new_bins, strict=True))
         self.attention = sum(w * self.step.attention(n, whole) for w, n, whole in bins)
+        groups, each = self.step.groups, self.step.each + self.attention
+        self.left = left * (self.step.chunk(self.chunk / groups) + self.chunk / t.new_mean * each / groups)
 
     def gain(self, prompts: float) -> float:
         """How much cheaper a prompt is when so many share a step."""
@@ -185,20 +60,64 @@ class Replica:
 
         return min(together(prompts) / (prompts * together(1.0)), 1.0)
 
-    def wait(self, service: float, busy: float, slots: float) -> float:
-        spread = (1 + self.cv2) * (self.load.arrival_cv2 + busy**2 * self.cv2) / (1 + busy**2 * self.cv2)
-        wait = service * spread / (2.0 * max(1.0 - busy, 1e-9))
-        return wait if self.load.waits_freely else min(wait, slots * service)
+    def wait(self, service: float, busy: float, delayed: float, cv2: float, slots: float) -> float:
+        c = self.load.queue_cv2
+        if c < 1.0:
+            free, both = max(1 - busy, 1e-9), max(c + cv2, 1e-9)
+            even = math.exp(-2 * free * (1 - c) ** 2 / (3 * max(busy, 1e-9) * both))
+            mean = busy * service * both * even / (2 * free * max(delayed, 1e-12))
+        else:
+            mean = service * (c + cv2) / (c + 1) / max(1 - delayed, 1e-9)
+        return mean if self.load.open_loop else min(mean, slots * service)
+
+    @staticmethod
+    def wait_cv2(busy: float, cv2: float, third: float) -> float:
+        return max(2 * busy - 1 + 4 / 3 * third * (1 - busy) / (1 + cv2) ** 2, 1.0)
+
+    def first(self, busy: float, service: float, step_s: float, slots: float) -> tuple[float, float, float, float, float]:
+        """Start, mean start, chance, mean and variation of the wait."""
+        delayed = waiting(busy, self.load.queue_cv2, self.cv2)
+        wait = self.wait(service, busy, delayed, self.cv2, slots)
+        behind = self.behind(busy, delayed * wait + step_s / 2, self.left)
+        start, mean = self.request + step_s * (1 + behind / 2), self.request + step_s / 2 * (1 + behind)
+        return start, mean, delayed, wait * (1 + behind), self.wait_cv2(busy, self.cv2, self.third)
+
+    @staticmethod
+    def behind(busy: float, wait: float, left: float) -> float:
+        return min(busy / (1 + busy), busy * left / max(wait, 1e-12))
 
     def decode(self, n: float) -> float:
-        return self.step.decode(max(n, 1.0), self.load.held)  # who waits for a token is in the batch
+        return self.step.decode(n, self.load.held)
 
-    def spread(self, n: float) -> float:
-        return self.decode(max(n, 1.0) + math.sqrt(n)) - self.decode(n)
+    def beside(self, n: float) -> float:
+        """Sequences beyond ``n`` that a gap sees."""
+        if not self.load.own:
+            return max(1.0 - n, 0.0)  # who waits for a token is in the step
+        return max(self.load.own + 2 * self.load.overlap * company(n, self.load.arrival_cv2), 1.0 - n, 0.0)
 
-    def together(self, rate: float, step_s: float, most: float) -> float:
-        arrivals = rate * step_s
-        return min(max(arrivals / -math.expm1(-max(arrivals, 1e-12)), 1.0), most)
+    def found(self, n: float, steps: float) -> float:
+        """Sequences that a prompt finds."""
+        c = self.load.arrival_cv2
+        return n + max(company(n, c) - company(n / steps, c), 0.0)
+
+    def number_sd(self, n: float, beside: float, step_s: float) -> float:
+        return math.sqrt(n * step_s / self.decode(1.0) * (beside if self.load.own else 1.0))
+
+    def spread(self, seen: float, number: float) -> float:
+        context = self.step.read * self.load.held * math.sqrt(seen) * self.load.held_std / self.load.held
+        return math.hypot(self.decode(seen + number) - self.decode(seen), context)
+
+    def together(self, arrived: float) -> float:
+        return max(arrived / max(some_in(arrived, self.load.arrival_cv2), 1e-12), 1.0)
+
+    def joining(self, low: float, high: float, weight: float, number: float, joined: float, free: float, each: float) -> Stall:
+        """A bin of stalls, with ``number`` others of ``each`` seconds, who come with chance ``joined``."""
+        mean = number * each / free / max(joined, 1e-12)
+        varied = (self.load.arrival_cv2 + self.cv2) / free
+        deviation = mean * math.sqrt(max(joined * (1 + varied / max(number, 1e-12)) - 1, 0.0))
+        least = min(max(mean - deviation, each * (1 - math.sqrt(self.cv2))), mean)
+        rest = max(mean - least, 1e-9)
+        return Stall(low, high, weight, joined, least, rest, min(max((deviation / rest) ** 2, 1.0), 1e6))
 
     def at(self, discipline: str, level: float) -> Seen:
         disciplines = {
@@ -211,126 +130,209 @@ class Replica:
         return disciplines[discipline](level)
 
     def _first(self, n: float) -> Seen:
-        step_s, gaps = self.decode(n), self.load.gaps / self.tokens
-        most = max(self.chunk / self.load.new_mean, self.step.groups)
-        gain = prompts = 1.0
+        t, most = self.load, max(self.chunk / self.load.new_mean, self.step.groups)
+        steps = t.gaps / self.tokens
+        beside, found = self.beside(n), self.found(n, steps)
+        gain, busy = 1.0, 0.0
         for _ in range(4):
-            rate = n / (gaps * step_s + n * self.prefill * gain)
+            x = min(busy / max(1 - busy, 1e-9), 1.0)
+            seen = n + beside + (t.overlap * x * (2 + (1 + self.cv2) * x) if t.own else 0.0)
+            step_s = self.decode(seen)
+            rate = n / (steps * step_s + found * self.prefill * gain)
             window = step_s + (self.prefill * gain if self.step.groups > 1 else 0.0)  # other groups prefill meanwhile
-            prompts = self.together(rate, window, most)
-            gain = self.gain(prompts)
-        rate = n / (gaps * step_s + n * self.prefill * gain)
+            gain = self.gain(min(self.together(rate * window), most))
+            busy = min(rate * self.prefill * gain, 1 - 1e-9)
         each = self.prefill * gain
-        busy = rate * each
-        others = (prompts / max(1.0 - busy, 1e-9) - 1.0) * each
+        rate = n / (steps * step_s + found * each)
+        busy = min(rate * each, 1.0)
+        start, start_mean, delayed, wait, wait_cv2 = self.first(busy, each, step_s, n)
+        free = max(1 - busy, 1e-9)
+        during, arrived = (rate, rate * step_s) if t.own else (0.0, rate * step_s / free)
+        quiet = during * each + arrived / 2
+        hazard = -math.log(max(none_after(quiet, t.arrival_cv2), 1e-12)) / max(quiet, 1e-12)
+        stalls = []
+        for a, b, w in zip(self.edges, self.edges[1:], WIDTHS, strict=False):
+            middle = during * (a + b) / 2 * gain
+            joined = -math.expm1(-hazard * (middle + arrived / 2))
+            number = self.together(arrived) - 1 + middle
+            stalls.append(self.joining(a * gain, b * gain, w, number, joined, free if t.own else 1.0, each))
         return Seen(
             rate=rate,
-            start=self.request + step_s,
-            start_mean=self.request + step_s / 2 * (1 - busy),
-            busy=busy,
-            wait=self.wait(each, busy, n),
+            start=start,
+            start_mean=start_mean,
+            delayed=delayed,
+            wait=wait,
+            wait_cv2=wait_cv2,
             service=[a + b for a, b in zip(self.edges, self.later, strict=True)],
             service_mean=self.prefill + self.later_mean,
             gap=step_s,
-            gap_sd=self.spread(n),
-            stalled=-math.expm1(-rate * step_s),
-            stalls=[e * gain + others for e in self.edges],
-            stall_weights=list(WIDTHS),
-            gap_mean=step_s / max(1 - busy, 1e-9) / self.tokens,
+            gap_sd=self.spread(seen, self.number_sd(n, seen - n, step_s)),
+            stalled=min(some_in(arrived, t.arrival_cv2) * found / n, 1.0),
+            stalls=stalls,
+            longest=math.inf,
+            gap_mean=(step_s + found * each / steps) / self.tokens,
             burst=self.burst,
         )
 
     def _mixed(self, asked: float) -> Seen:
-        t = self.load
+        t, s = self.load, self.step
+
+        def step_of(decoding: float, tokens: float, prompts: float, attention: float) -> float:
+            base = s.fixed + (s.each + s.read * t.held) * decoding + s.each * prompts
+            return base + s.gemm(decoding + tokens) + s.wire * (decoding + tokens) + attention
 
         def longer_step(tokens: float, prompts: float, attention: float) -> float:
-            s = self.step
-            batch = max(n, 1.0)
-            base = s.fixed + (s.each + s.read * t.held) * batch
-            return base + s.each * prompts + s.gemm(batch + tokens) + s.wire * (batch + tokens) + attention
+            return max(step_of(seen, tokens, prompts, attention), s.least)
 
-        def idle() -> float:
-            s, total = self.step, 0.0
-            for w, new, whole in zip(t.bin_weights, t.new_bins, t.whole_bins, strict=True):
-                count = max(math.ceil(new / self.chunk), 1.0)
-                device = s.device(new / count) + (s.each + s.attention(new, whole)) / count
-                total += w * count / self.pieces * max(s.least - device - (s.each + s.read * t.held + s.wire) * n, 0.0)
-            return total
+        def first_step(tokens: float, prompts: float, attention: float) -> float:
+            return max(step_of(found, tokens, prompts, attention), s.least)
 
-        rate, n = 0.0, asked
-        waits, every = idle(), self.decode(n)
-        for left in (3, 2, 1, 0):
-            room = max(self.chunk - n, 1.0)
-            prompts = self.together(rate, every, max(room / t.new_mean, 1.0))
-            steps = max(t.new_mean / room, self.pieces / prompts)
+        beside, extra = self.beside(asked), self.found(asked, t.gaps) - asked
+        rate = busy = share = longer = 0.0
+        n = asked
+        for _ in range(4):
+            seen = max(n + beside, 1.0)
+            step_s = self.decode(seen)
+            room = max(self.chunk - seen, 1.0)
+            window = step_s + share * max(longer - step_s, 0.0)
+            whole = t.new_mean / room
+            arrived = self.together(rate * window)
+            prompts = min(arrived, max(1 / whole, 1.0))
+            split = [max(v / room + 0.5, 1.0) for v in t.new_bins]
+            lone = sum(v * w for v, w in zip(split, t.bin_weights, strict=True))
+            each = max((1 - busy) * lone + busy * max(whole, 1.0), whole)
+            steps = max(each / prompts, whole)
             n = min(asked, t.gaps / steps)  # prompts feed no more
-            step_s = self.decode(n)
-            waits = waits if left else idle()
-            longer = longer_step(t.new_mean / steps, 1.0 / steps, self.attention / steps) + waits
-            rate = 1.0 / (steps * (longer - step_s) + t.gaps * step_s / max(n, 1e-12))
-            share = min(steps * n / t.gaps, 1.0)
-            every = share * longer + (1 - share) * step_s
-        busy = min(rate * steps * longer, 1.0)
-        counts, times = [], []
-        for new, whole in zip(t.new, t.whole, strict=True):
-            count = max(new / room, 1.0)
-            counts.append(count)
-            times.append(max(longer_step(new / count, 1.0 / count, self.step.attention(new, whole) / count), self.step.least))
-        weights = [w * (a + b) for w, a, b in zip(WIDTHS, counts, counts[1:], strict=False)]
-        stalls: list[float] = []
-        for time in times:
-            stalls.append(max(time - step_s, 0.0, stalls[-1] if stalls else 0.0))
+            found = n + extra
+            parts = [(v / k, w) for v, k, w in zip(t.new_bins, split, t.bin_weights, strict=True)]
+            mean = sum(v * w for v, w in parts)
+            more = max(t.new_mean / steps - mean, 0.0)
+            matrices = max(sum(w * s.gemm(seen + more + v) for v, w in parts) - s.gemm(seen + more + mean), 0.0)
+            per_new = (s.each + self.attention) / t.new_mean  # a prompt's other costs, by token
+            times = [(step_of(seen, more + v, 0.0, per_new * (more + v)), w) for v, w in parts]
+            device = step_of(seen, more + mean, 0.0, per_new * (more + mean)) + matrices
+            idle = sum(w * max(s.least - v, 0.0) for v, w in times) - max(s.least - device, 0.0)
+            uneven = matrices + max(idle, 0.0)
+            longer = longer_step(t.new_mean / steps, 1 / steps, self.attention / steps) + uneven
+            rate = n / (steps * (longer - step_s) * found + t.gaps * step_s)
+            share = min(steps * found / t.gaps, 1.0)
+            least = max(whole, 1 / prompts)
+            work = least * longer_step(t.new_mean / least, 1 / least, self.attention / least)
+            busy = min(rate * work, 1.0)
+        full = longer_step(room, max(1 / whole, 1.0), self.attention / whole)
+        packed = min(whole, 1.0)
+        cv2, third = packed * t.new_cv2 + (1 - packed) * self.cv2, packed * t.new_third + (1 - packed) * self.third
+        number = self.number_sd(n, beside, step_s)
+        mean_wait = 0.0
+        for side in (-1.0, 1.0):
+            left = max(room - side * number, 1.0)
+            slow = work * (room / left) + t.new_mean / left * (s.each + s.read * t.held + s.wire) * side * number
+            at = min(max(rate * slow, 1e-9), 1 - 1e-6)
+            delayed = waiting(at, t.queue_cv2, cv2)
+            wait = self.wait(slow, at, delayed, cv2, n)
+            mean_wait += delayed * wait / 2
+        delayed = min(mean_wait / max(wait, 1e-12), delayed)
+        behind = self.behind(busy, delayed * wait + step_s / 2, (full - step_s) * max(1 - whole, 0.5))
+        spread = self.spread(seen, number)
+        counts = [max(v / room + 0.5, 1.0) for v in t.new]
+        firsts = [c * first_step(v / c, 1 / c, s.attention(v, w) / c) for v, w, c in zip(t.new, t.whole, counts, strict=True)]
+        per = lone
         return Seen(
             rate=rate,
-            start=self.request + step_s,
-            start_mean=self.request + step_s / 2,
-            busy=busy,
-            wait=self.wait(steps * longer, busy, n),
-            service=[c * s for c, s in zip(counts, times, strict=True)],
-            service_mean=max(t.new_mean / room, self.pieces) * longer,
+            start=self.request + step_s * (1 + behind / 2),
+            start_mean=self.request + step_s / 2 * (1 + behind),
+            delayed=delayed,
+            wait=wait * (1 + behind),
+            wait_cv2=self.wait_cv2(busy, cv2, third),
+            service=list(itertools.accumulate(firsts, max)),
+            service_mean=per * first_step(t.new_mean / per, 1 / per, self.attention / per),
             gap=step_s,
-            gap_sd=self.spread(n),
+            gap_sd=spread,
             stalled=share,
-            stalls=stalls,
-            stall_weights=[w / sum(weights) for w in weights],
-            gap_mean=every,
+            stalls=self._mixed_stalls(room, lone, busy, full - step_s, spread, rate * window, arrived, longer_step, step_s),
+            longest=max(full - step_s, 0.0) + math.sqrt(3) * spread,
+            gap_mean=share * longer + (1 - share) * step_s,
             burst=self.burst,
         )
 
+    def _mixed_stalls(
+        self,
+        room: float,
+        lone: float,
+        busy: float,
+        full: float,
+        spread: float,
+        window: float,
+        arrived: float,
+        longer_step: Callable[[float, float, float], float],
+        step_s: float,
+    ) -> list[Stall]:
+        t, wide = self.load, math.sqrt(3) * spread
+        top = min(room, t.new[-2])
+        tokens = [top * min(i / 8, 1.0) ** 2 for i in range(10)]
+        times = [longer_step(v, v / t.new_mean, self.attention * v / t.new_mean) - step_s for v in tokens]
+        times[8] = min(times[8], full - wide)
+        times[9] = max(full, 0.0) + wide
+        times = list(itertools.accumulate((max(v, 0.0) for v in times), max))
+        longer_than = 1 - rank(t.new, room)
+        weights = [
+            (1 - busy) * (rank(t.new, b) - rank(t.new, a) + longer_than * (b - a) / room) for a, b in itertools.pairwise(tokens)
+        ]
+        weights[-1] = max(lone - 1 + busy * min(t.new_mean / room - lone + 1, 1.0), 0.0)
+        total = max(sum(weights), 1e-300)
+        joined = 1 - none_after(window / 2, t.arrival_cv2)
+        each = self.step.each + (self.step.multiply + self.step.wire) * t.new_mean + self.attention
+        return [
+            self.joining(a, b, w / total, arrived - 1, joined, 1.0, each)
+            for a, b, w in zip(times, times[1:], weights, strict=False)
+        ]
+
     def _static(self, level: float) -> Seen:
         """A batch runs until its longest member ends; who comes meanwhile waits for the rest of it."""
-        size = max(level, 1.0)
-        step_s = self.decode(level)
-        tokens = size * self.load.new_mean
-        s = self.step
-        prefill = s.chunk(tokens) + size * (s.each + self.attention)
-        batch = prefill + max(self._longest(size) - 1.0, 0.0) * step_s
-        busy = min(level, 1.0)
-        none = [0.0] * len(EDGES)
+        t, s = self.load, self.step
+        size, busy = max(level, 1.0), min(level, 1.0)
+
+        def filled(n: float) -> float:
+            return s.chunk(n * t.new_mean) + n * (s.each + self.attention)
+
+        def whole(n: float) -> float:
+            return filled(n) + max(self._longest(n)[0] - 1.0, 0.0) * self.decode(n)
+
+        batch = whole(size)
+        slope = min(max(math.log(whole(1.25 * size) / batch) / math.log(1.25), 0.0), 0.95)
+        outputs = self._longest(size)[1]
+        arrived = (1 + max(2 * company(size, t.arrival_cv2), -0.9)) / size
+        size_cv2 = (arrived + outputs) / (1 - slope**2)
+        cv2 = outputs + slope**2 * size_cv2
+        seen = size * (1 + size_cv2)
+        step_s = self.decode(seen)
+        context = s.read * t.held * seen * t.age_sd / t.held
+        prefill = filled(size * (1 + busy * cv2))
         return Seen(
             rate=level / batch,
             start=self.request,
             start_mean=self.request,
-            busy=0.0,
+            delayed=0.0,
             wait=0.0,
-            # The rest of a batch is uniform over its length for those who find one running, nothing for the others.
-            service=[prefill + batch * min(max((e - (1.0 - busy)) / max(busy, 1e-12), 0.0), 1.0) for e in EDGES],
-            service_mean=prefill + busy * batch / 2.0,
+            wait_cv2=1.0,
+            service=[prefill + batch * v for v in rest(cv2, busy)],
+            service_mean=prefill + busy * batch * (1 + cv2) / 2,
             gap=step_s,
-            gap_sd=0.0,
+            gap_sd=math.hypot(self.decode(seen * (1 + math.sqrt(size_cv2))) - step_s, context),
             stalled=0.0,
-            stalls=none,
-            stall_weights=list(WIDTHS),
+            stalls=[],
+            longest=0.0,
             gap_mean=step_s,
         )
 
-    def _longest(self, size: float) -> float:
-        """Mean of the longest output of a batch, between the sizes that are tabulated on a line over their logs."""
+    def _longest(self, size: float) -> tuple[float, float]:
+        """Mean and variation of the longest output of a batch, on a line over the logs of the sizes that are tabulated."""
         at = math.log(size)
-        for (a, low), (b, high) in itertools.pairwise(self.load.longest):
+        for (a, *low), (b, *high) in itertools.pairwise(self.load.longest):
             if at <= b:
-                return low + (high - low) * (at - a) / (b - a)
-        return self.load.longest[-1][1]
+                x, y = (v + (w - v) * (at - a) / (b - a) for v, w in zip(low, high, strict=True))
+                return x, y
+        return self.load.longest[-1][1:]
 
     def _prefill(self, busy: float) -> Seen:
         most = max(self.chunk / self.load.new_mean, self.step.groups)
@@ -339,39 +341,41 @@ class Replica:
             rate = busy / (self.prefill * gain)
             gain = self.gain(min(max(rate * self.prefill, 1.0), most))
         each = self.prefill * gain
-        none = [0.0] * len(EDGES)
+        start, start_mean, delayed, wait, wait_cv2 = self.first(busy, each, 0.0, 64.0)
         return Seen(
             rate=busy / each,
-            start=self.request,
-            start_mean=self.request,
-            busy=busy,
-            wait=self.wait(each, busy, 64.0),
+            start=start,
+            start_mean=start_mean,
+            delayed=delayed,
+            wait=wait,
+            wait_cv2=wait_cv2,
             service=[a + b for a, b in zip(self.edges, self.later, strict=True)],
             service_mean=self.prefill + self.later_mean,
             gap=0.0,
             gap_sd=0.0,
             stalled=0.0,
-            stalls=none,
-            stall_weights=list(WIDTHS),
+            stalls=[],
+            longest=0.0,
             gap_mean=0.0,
         )
 
     def _decode(self, n: float) -> Seen:
-        step_s = self.decode(n)
-        none = [0.0] * len(EDGES)
+        beside = self.beside(n)
+        step_s = self.decode(n + beside)
         return Seen(
             rate=n * self.tokens / (self.load.gaps * step_s),
             start=0.0,
             start_mean=0.0,
-            busy=0.0,
+            delayed=0.0,
             wait=0.0,
-            service=none,
+            wait_cv2=1.0,
+            service=[0.0] * len(EDGES),
             service_mean=0.0,
             gap=step_s,
-            gap_sd=self.spread(n),
+            gap_sd=self.spread(n + beside, self.number_sd(n, beside, step_s)),
             stalled=0.0,
-            stalls=none,
-            stall_weights=list(WIDTHS),
+            stalls=[],
+            longest=0.0,
             gap_mean=step_s / self.tokens,
             burst=self.burst,
         )

@@ -23,8 +23,10 @@ from tests.solver.plain import (
 )
 from tests.solver.plain_cut import Cut, cuts, drafting_cuts, most_replicas
 from tests.solver.plain_memory import Memory, chunks_worth, found, holds, memory
-from tests.solver.plain_replica import EDGES, Replica, Seen, Traffic, traffic
+from tests.solver.plain_replica import Replica
+from tests.solver.plain_seen import Seen
 from tests.solver.plain_step import stepping
+from tests.solver.plain_traffic import EDGES, Traffic, traffic
 
 #: Prompts that a prefill server keeps at the most.
 SLOTS = 64
@@ -202,7 +204,7 @@ def _decodes(
     if not fitting:
         return []
     factors = pessimism(problem, engine.facts, kind, cut)
-    levels = {b: slot_level(problem, b, cut) for b in fitting}
+    levels = {b: slot_level(problem, b, cut, load) for b in fitting}
     cap = largest(
         lambda n: meets(problem, replica.at("decode", n), load, ("itl", "tpot"), factors),
         max(levels.values()),
@@ -268,7 +270,7 @@ def _pair(
             objective = three_digits(pace), three_digits(quantile(seen.ttft_over, 0.95))
         else:
             spent = cost if problem.objective == "cost" else watts
-            objective = (spent / output if problem.saturate else spent,)
+            objective = (three_digits(spent / output) if problem.saturate else spent,)
         headroom = three_digits(one) if problem.open_loop else 1.0
         widest = max(start.cut.tp, gap.cut.tp)
         key = (*objective, devices, widest, *narrow(problem, weights, kv), -headroom, 2, start.cut.ahead, name)
@@ -282,15 +284,16 @@ def _joined(start: Server, gap: Server, load_p: float, load_d: float) -> Seen:
         min(first.rate, then.rate),
         first.start,
         first.start_mean,
-        first.busy,
+        first.delayed,
         first.wait,
+        first.wait_cv2,
         first.service,
         first.service_mean,
         then.gap,
         then.gap_sd,
         then.stalled,
         then.stalls,
-        then.stall_weights,
+        then.longest,
         then.gap_mean,
         then.burst,
     )

@@ -20,9 +20,10 @@ from servegen.solve.space import budget_of, build
 from tests.solver.plain import Found, best_aggregated
 from tests.solver.plain_cut import Cut, cuts, drafting_cuts
 from tests.solver.plain_memory import memory
-from tests.solver.plain_replica import EDGES, Replica, traffic
+from tests.solver.plain_replica import Replica
 from tests.solver.plain_split import best_of_all, best_split
 from tests.solver.plain_step import stepping
+from tests.solver.plain_traffic import EDGES, traffic
 from tests.solver.specs import LLAMA_8B, LLAMA_70B, problem_of, reduced, spec_text
 
 SMALL = ((2, 8, 32, 128), (1024, 8192))

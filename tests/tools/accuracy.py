@@ -22,6 +22,7 @@ from servegen.catalog.engines import resolve_engine
 from servegen.catalog.models import resolve_model
 from servegen.plan import Band
 from servegen.solve.bands import band
+from tests.tools import agreement
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "accuracy.md"
@@ -186,6 +187,7 @@ def page() -> str:
         other(tables),
         "## What is not used, and why",
         table(("rows", "reason"), reasons([serving, tables])),
+        agreement.section(),
         TAIL,
     ]
     return "\n\n".join(parts) + "\n"

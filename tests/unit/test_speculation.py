@@ -17,7 +17,8 @@ from servegen.lower import Config, Lowered, Physics, lower
 from servegen.roofline.speculation import yield_moments
 from servegen.service import latency
 from servegen.service.demand import Demand, demand
-from servegen.service.disciplines import DISCIPLINES, Point
+from servegen.service.disciplines import DISCIPLINES
+from servegen.service.point import Point
 from servegen.service.server import server
 from servegen.solve.drafting import Speculation, depths, lower_drafting
 from servegen.workload import Lengths, Workload
@@ -188,7 +189,7 @@ def test_one_gap_of_a_burst_is_a_round_and_the_others_are_nothing() -> None:
     tokens = p.burst.tokens
     assert 3.2 < tokens[0] < formulas.speculated_tokens(0.8, 4)
     tiny = latency.itl_exceeds(p, np.full(len(ROWS), 1e-6))
-    assert tiny == pytest.approx(1.0 / tokens, rel=1e-4)
+    assert tiny == pytest.approx(1.0 / tokens, rel=5e-3)  # a normal step is hardly ever nothing
     assert np.all(quantile(p, "itl", 0.5) < 1e-6)
     # p95 over gaps is p(1 - 0.05 E) over rounds.
     plain = dataclasses.replace(p, burst=None)

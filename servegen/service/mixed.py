@@ -1,0 +1,161 @@
+"""Decodes that share their steps with prefill chunks (vLLM, SGLang with mixed chunks)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servegen.service import arrivals, queueing
+from servegen.service.burst import burst
+from servegen.service.demand import EDGES, Demand
+from servegen.service.point import Point, without_edges
+from servegen.service.server import Server
+
+Array = NDArray[np.float64]
+
+#: Rounds of rate -> prompts per step -> rate. Each round only raises the rate, so stopping early is on the safe side.
+ROUNDS = 4
+#: Shares of a mixed step's room that its prompt tokens take; the last bin is a full step.
+GRID: Array = np.minimum(np.arange(len(EDGES)) / (len(EDGES) - 2.0), 1.0) ** 2
+#: Half the width of a uniform distribution, in its standard deviations.
+SQRT3 = 3.0**0.5
+
+
+def _uneven(s: Server, d: Demand, seen: Array, steps: Array, split: Array) -> Array:
+    """Seconds by which a step takes longer since prompts differ: matrices cost max(streaming, multiplying), and the device waits
+    for its host where a prompt is short."""
+    tokens = d.uncached_nodes[None, :] / split
+    mean = tokens @ d.node_weights
+    more = np.maximum(d.uncached_mean / steps - mean, 0.0)
+    matrices = s.terms.gemm_s((seen + more)[:, None] + tokens)
+    matrices_mean = s.terms.gemm_s(seen + more + mean)
+    longer = np.maximum(matrices @ d.node_weights - matrices_mean, 0.0)
+    # A step's other costs grow with its tokens; those of all its sequences are there in any case.
+    token_s = s.terms.token_wire_s + (s.terms.sequence_s + s.attention_mean_s) / d.uncached_mean
+    fixed = s.terms.launch_s + s.terms.latency_s + (s.terms.sequence_s + s.kv_s + s.terms.token_wire_s) * seen + token_s * more
+    spare = s.terms.prompt_s - fixed
+    idle = np.maximum(spare[:, None] - matrices - token_s[:, None] * tokens, 0.0) @ d.node_weights
+    on_average = np.maximum(spare - matrices_mean - longer - token_s * mean, 0.0)
+    return np.asarray(longer + np.maximum(idle - on_average, 0.0))
+
+
+def _modulated(
+    s: Server, d: Demand, rate: Array, work_s: Array, cv2: Array, number: Array, room: Array, level: Array
+) -> tuple[Array, Array]:
+    """Chance and mean of a wait for mixed steps, whose pace varies slowly with the sequences running, by ``number`` (one
+    standard deviation): the mean of both sides of it, with the tail of the side where many run."""
+    each = s.terms.sequence_s + s.kv_s + s.terms.token_wire_s
+    mean = np.zeros_like(rate)
+    for side in (-1.0, 1.0):
+        left = np.maximum(room - side * number, 1.0)
+        work = work_s * (room / left) + d.uncached_mean / left * each * side * number
+        busy = np.clip(rate * work, 1e-9, 1.0 - 1e-6)
+        delayed = arrivals.waits(busy, d.queue_cv2, cv2)
+        wait = queueing.wait_s(work, busy, delayed, d, cv2, level)
+        mean = mean + delayed * wait / 2.0
+    return np.minimum(mean / np.maximum(wait, 1e-12), delayed), wait
+
+
+def mixed(s: Server, d: Demand, level: Array) -> Point:
+    """Decodes share a step with a prefill chunk under a token budget (F44; vLLM, SGLang with mixed chunks).
+
+    Rows of one stage and one attention group only. No engine drafts in such steps, so rows that draft are read as if they did
+    not.
+    """
+    tokens_together = burst(s, d)
+    if s.terms.rounds is not None:
+        s = dataclasses.replace(s, terms=dataclasses.replace(s.terms, rounds=None))
+    each_s = s.terms.sequence_s + s.kv_s
+
+    def mixed_step(decoding: Array, tokens: Array, prompts: Array, attention: Array) -> Array:
+        """Seconds of a step of ``decoding`` sequences that adds ``tokens`` prefill tokens; trailing axes broadcast."""
+        tail = (slice(None),) + (None,) * (tokens.ndim - 1)
+        base = (s.terms.launch_s + s.terms.latency_s + each_s * decoding)[tail]
+        batch = decoding[tail] + tokens
+        base = base + s.terms.sequence_s[tail] * prompts
+        device = base + s.terms.gemm_s(batch) + s.terms.token_wire_s[tail] * batch + attention
+        return np.asarray(np.maximum(device, s.terms.prompt_s[tail]))
+
+    zero = np.zeros_like(level)
+    rate, busy, share, longer, running = zero, zero, zero, zero, level
+    beside, company = queueing.beside(d, level), queueing.found(d, level, d.gaps) - level
+    for _ in range(ROUNDS):
+        seen = np.maximum(running + beside, 1.0)
+        step = s.terms.decode_s(seen, s.kv_s)
+        room = np.maximum(s.chunk - seen, 1.0)
+        window = step + share * np.maximum(longer - step, 0.0)
+        whole = d.uncached_mean / room
+        arrived = queueing.together(rate * window, d)
+        prompts = np.minimum(arrived, np.maximum(1.0 / whole, 1.0))
+        # Alone, a prompt ends somewhere inside its last step; what that has left goes to those who wait.
+        split = np.maximum(d.uncached_nodes / room[:, None] + 0.5, 1.0)
+        lone = split @ d.node_weights
+        each = np.maximum((1.0 - busy) * lone + busy * np.maximum(whole, 1.0), whole)
+        steps = np.maximum(each / prompts, whole)
+        # Once every step carries a chunk, prompts set the pace: no more sequences can be decoding than they feed.
+        running = np.minimum(level, d.gaps / steps)
+        found = running + company
+        longer = mixed_step(seen, d.uncached_mean / steps, 1.0 / steps, s.attention_mean_s / steps)
+        longer = longer + _uneven(s, d, seen, steps, split)
+        rate = running / (steps * (longer - step) * found + d.gaps * step)
+        share = np.minimum(steps * found / d.gaps, 1.0)
+        least = np.maximum(whole, 1.0 / prompts)
+        work = least * mixed_step(seen, d.uncached_mean / least, 1.0 / least, s.attention_mean_s / least)
+        busy = np.minimum(rate * work, 1.0)
+    full = mixed_step(seen, room, np.maximum(1.0 / whole, 1.0), s.attention_mean_s / whole)
+    # Where steps are full, work goes by tokens; where they hold whole prompts, by prompts.
+    packed = np.minimum(whole, 1.0)
+    cv2 = packed * d.uncached_cv2 + (1.0 - packed) * s.prefill_cv2
+    third = packed * d.uncached_third + (1.0 - packed) * s.prefill_third
+    number = queueing.number_std(s, d, running, beside, step)
+    delayed, wait = _modulated(s, d, rate, work, cv2, number, room, running)
+    behind = queueing.behind(busy, delayed * wait + step / 2.0, (full - step) * np.maximum(1.0 - whole, 0.5))
+    means = {
+        "level": running,
+        "seen": seen,
+        "rate": rate,
+        "const_s": s.request_s + step * (1.0 + behind / 2.0),
+        "const_mean_s": s.request_s + step / 2.0 * (1.0 + behind),
+        "busy": busy,
+        "delayed": delayed,
+        "wait_s": wait * (1.0 + behind),
+        "wait_cv2": queueing.wait_cv2(busy, cv2, third),
+        "service_mean_s": lone * mixed_step(found, d.uncached_mean / lone, 1.0 / lone, s.attention_mean_s / lone),
+        "gap_s": step,
+        "gap_mean_s": share * longer + (1.0 - share) * step,
+    }
+    if not s.prefill_edges_s.shape[1]:
+        return without_edges(tokens_together, **means)
+    spread = queueing.spread_s(s, d, seen, number, step)
+    # Tokens of a step, from none to all of its room: a prompt that fits it whole, the rest of one that does not, or full.
+    prompt = np.minimum(room, d.uncached_edges[-2])[:, None] * GRID
+    part = np.diff(np.interp(prompt, d.uncached_edges, EDGES), axis=1)
+    part += (1.0 - np.interp(room, d.uncached_edges, EDGES))[:, None] * np.diff(prompt, axis=1) / room[:, None]
+    weights = (1.0 - busy)[:, None] * part
+    weights[:, -1] = np.maximum(lone - 1.0 + busy * np.minimum(whole - lone + 1.0, 1.0), 0.0)
+    prompts_in = prompt / d.uncached_mean
+    stalls = mixed_step(seen, prompt, prompts_in, s.attention_mean_s[:, None] * prompts_in) - step[:, None]
+    most = np.maximum(full - step, 0.0) + SQRT3 * spread
+    stalls[:, -2] = np.minimum(stalls[:, -2], full - step - SQRT3 * spread)
+    stalls[:, -1] = most
+    stalls = np.maximum.accumulate(np.maximum(stalls, 0.0), axis=1)
+    # What the budget still holds: prompts that came in the same step.
+    joined = np.broadcast_to(1.0 - arrivals.none_after_one(rate * window / 2.0, d.arrival_cv2)[:, None], part.shape)
+    marginal = s.terms.sequence_s + (s.terms.token_flop_s + s.terms.token_wire_s) * d.uncached_mean + s.attention_mean_s
+    more = np.broadcast_to(arrived[:, None] - 1.0, part.shape)
+    edge_steps = np.maximum(d.uncached_edges / room[:, None] + 0.5, 1.0)
+    edge_step = mixed_step(found, d.uncached_edges / edge_steps, 1.0 / edge_steps, s.attention_edges_s / edge_steps)
+    return Point(
+        **means,
+        service_edges_s=np.maximum.accumulate(edge_steps * edge_step, axis=1),
+        gap_sd_s=spread,
+        stall_share=share,
+        stall_edges_s=stalls,
+        stall_weights=weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300),
+        joined=joined,
+        **queueing.others(more, joined, np.ones_like(room), s, d, marginal),
+        stall_most_s=most,
+        burst=tokens_together,
+    )

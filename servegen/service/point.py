@@ -1,0 +1,93 @@
+"""Where a replica stands at one load: what its clients see, as distributions."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servegen.service.burst import Burst
+from servegen.service.demand import WIDTHS
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A replica at one load; seconds, requests/s; shape (rows,), with a trailing axis for edges or bins.
+
+    First token: ``const`` + wait + service, where the wait is 0 with chance 1 - ``delayed`` and else has the mean
+    ``wait_s`` and the squared coefficient of variation ``wait_cv2`` (1 is exponential), and service lies between
+    ``service_edges_s``. Gap: ``gap_s`` (spread ``gap_sd_s``), with chance
+    ``stall_share`` lengthened by a stall: one prompt's, between ``stall_edges_s``, whose bins weigh ``stall_weights``, and with
+    chance ``joined`` that of others, ``joined_least_s`` and a time of mean ``joined_s`` and variation ``joined_cv2`` more (all
+    by bin); ``stall_most_s`` at the most. ``gap_mean_s`` counts the
+    stalls. With a ``burst`` that gap is a round's, behind which its other tokens follow at once; ``gap_mean_s`` is the mean over
+    all of them. ``seen`` is the mean number of sequences in the step of a gap, its own with them, ``level`` that at a random
+    time. ``busy`` is the share of time that prompts are computed.
+    """
+
+    level: Array
+    seen: Array
+    rate: Array
+    const_s: Array
+    const_mean_s: Array
+    busy: Array
+    delayed: Array
+    wait_s: Array
+    wait_cv2: Array
+    service_edges_s: Array
+    service_mean_s: Array
+    gap_s: Array
+    gap_sd_s: Array
+    stall_share: Array
+    stall_edges_s: Array
+    stall_weights: Array
+    joined: Array
+    joined_least_s: Array
+    joined_s: Array
+    joined_cv2: Array
+    stall_most_s: Array
+    gap_mean_s: Array
+    burst: Burst | None = None
+
+
+def even(level: Array) -> Array:
+    """Weights of bins that count by their chance alone."""
+    return np.broadcast_to(WIDTHS, (len(level), len(WIDTHS)))
+
+
+def bins(edges: Array) -> Array:
+    return (edges[:, 1:] + edges[:, :-1]) / 2.0
+
+
+def without_edges(burst: Burst | None, **means: Array) -> Point:
+    """A point of means only: of no distribution that :mod:`servegen.service.latency` asks for."""
+    none = np.zeros((len(means["level"]), 0))
+    zeros = np.zeros_like(means["level"])
+    blank = {
+        "service_edges_s": none, "gap_sd_s": zeros, "stall_share": zeros, "stall_edges_s": none, "stall_weights": none,
+        "joined": none, "joined_least_s": none, "joined_s": none, "joined_cv2": none, "stall_most_s": zeros,
+    }  # fmt: skip
+    return Point(**means, **blank, burst=burst)
+
+
+def unstalled(p: Point, service_edges_s: Array, gap_sd_s: Array) -> Point:
+    """The point with these first tokens and gaps, which nothing ever stalls."""
+    nothing, weights = np.zeros_like(service_edges_s), even(p.level)
+    if not service_edges_s.shape[1]:
+        return dataclasses.replace(p, gap_sd_s=gap_sd_s)
+    zeros = np.zeros_like(weights)
+    return dataclasses.replace(
+        p,
+        service_edges_s=service_edges_s,
+        gap_sd_s=gap_sd_s,
+        stall_edges_s=nothing,
+        stall_weights=weights,
+        joined=zeros,
+        joined_least_s=zeros,
+        joined_s=zeros,
+        joined_cv2=zeros + 1.0,
+    )

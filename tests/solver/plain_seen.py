@@ -1,0 +1,115 @@
+"""What clients of one replica see, as plain arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tests.solver.plain_traffic import EDGE_WEIGHTS, WIDTHS, Traffic, two_tails
+
+
+@dataclass
+class Stall:
+    """One bin of the stalls: a prompt's own between two times, and what others add."""
+
+    low: float
+    high: float
+    weight: float
+    joined: float = 0.0
+    least: float = 0.0
+    more: float = 1e-9
+    cv2: float = 1.0
+
+
+@dataclass
+class Seen:
+    """What clients of one replica see at one level."""
+
+    rate: float
+    start: float  # before the wait
+    start_mean: float
+    delayed: float
+    wait: float
+    wait_cv2: float
+    service: list[float]
+    service_mean: float
+    gap: float
+    gap_sd: float
+    stalled: float
+    stalls: list[Stall]
+    longest: float
+    gap_mean: float
+    burst: tuple[float, float, float] | None = None  # tokens of a round, their variance, what the last one has too many
+
+    def ttft_over(self, t: float) -> float:
+        left = t - self.start
+        waiting = 0.0
+        for s, w in zip(self.service, EDGE_WEIGHTS, strict=True):
+            waiting += w * two_tails(max(left - s, 0.0) / max(self.wait, 1e-12), self.wait_cv2)
+        return (1.0 - self.delayed) * (1.0 - _below(self.service, WIDTHS, left)) + self.delayed * waiting
+
+    def itl_over(self, t: float, guard: float = 1.0) -> float:
+        late = t - self.gap
+        plain = _tail(late / max(self.gap_sd, 1e-9))
+        longer = 0.0
+        for s in self.stalls:
+            share = min(max((late - s.low) / (s.high - s.low), 0.0), 1.0) if s.high > s.low else float(late >= s.high)
+            slack = max(late - (s.low + s.high) / 2 - s.least, 0.0) / max(s.more, 1e-12)
+            longer += s.weight * ((1 - s.joined) * (1 - share) + s.joined * two_tails(slack, s.cv2))
+        longer *= float(late < self.longest)
+        share = min(guard * self.stalled, 1.0)
+        over = (1.0 - share) * plain + share * max(longer, plain)
+        return over / self.burst[0] if self.burst else over
+
+    def pace_over(self, t: float, load: Traffic) -> float:
+        return self.tpot_over(t, load) if self.burst else self.itl_over(t)
+
+    def tpot_over(self, t: float, load: Traffic) -> float:
+        gaps = load.gaps
+        square = 0.0
+        for s in self.stalls:
+            mine = (s.low + s.high) / 2
+            others = 2 * mine * (s.least + s.more) + s.least**2 + 2 * s.least * s.more + (1 + s.cv2) * s.more**2
+            square += s.weight * (mine**2 + s.joined * others)
+        if self.burst:
+            tokens, variance, past = self.burst
+            each = (self.stalled * square + variance * self.gap_mean**2) / tokens
+            total = 0.0
+            for weight, output in zip(WIDTHS, load.output_bins, strict=True):
+                n = max(output - 1.0, 1.0)
+                mean = self.gap_mean * (1 + past / n) / (1 + past / gaps)
+                total += weight * _tail((t - mean) / max(math.sqrt(each / n + (self.gap_sd / tokens) ** 2), 1e-9))
+            return total
+        sd = math.sqrt((self.gap_sd**2 + self.stalled * square) / max(gaps, 1.0))
+        return _tail((t - self.gap_mean) / max(sd, 1e-9))
+
+    def e2e_over(self, t: float, outputs: Sequence[float]) -> float:
+        return sum(w * self.ttft_over(t - max(o - 1.0, 0.0) * self.gap_mean) for w, o in zip(EDGE_WEIGHTS, outputs, strict=True))
+
+    def ttft_mean(self) -> float:
+        return self.start_mean + self.delayed * self.wait + self.service_mean
+
+    def over(self, metric: str, t: float, load: Traffic, guard: float = 1.0) -> float:
+        if metric == "ttft":
+            return self.ttft_over(t)
+        if metric == "itl":
+            return self.itl_over(t, guard)
+        return self.tpot_over(t, load) if metric == "tpot" else self.e2e_over(t, load.outputs)
+
+    def mean(self, metric: str, load: Traffic) -> float:
+        if metric == "ttft":
+            return self.ttft_mean()
+        return self.ttft_mean() + load.gaps * self.gap_mean if metric == "e2e" else self.gap_mean
+
+
+def _below(edges: Sequence[float], weights: Sequence[float], t: float) -> float:
+    total = 0.0
+    for low, high, w in zip(edges, edges[1:], weights, strict=False):
+        share = (t - low) / (high - low) if high > low else float(t >= high)
+        total += w * min(max(share, 0.0), 1.0)
+    return total
+
+
+def _tail(z: float) -> float:
+    return 1.0 / (1.0 + math.exp(min(max(1.702 * z, -60.0), 60.0)))
