@@ -60,7 +60,7 @@ def test_a_fleet_of_one_is_the_plain_solution(name: str) -> None:
         assert solved.plan.cost_per_hour == solved.members[0].choice.cost_per_hour
 
 
-@pytest.mark.parametrize("more", ["spareReplicas: 1", "topology: disaggregated", "maxAccelerators: 5", "disaggregationGain: 1.0"])
+@pytest.mark.parametrize("more", ["spareReplicas: 1", "topology: disaggregated", "maxAccelerators: 6", "disaggregationGain: 1.0"])
 def test_a_fleet_of_one_keeps_every_constraint(more: str) -> None:
     own = member("4/s", constraints=f"{{{more}}}")
     found = solve_fleet(fleet("cost", (0, own))).members[0]
@@ -115,7 +115,7 @@ def test_small_fleets_cost_the_least_of_all_combinations(asked: list[Any], nodes
 
 def crowded(objective: FleetObjective = "unmet", first: int = 10, second: int = 5) -> FleetProblem:
     """Two models that want all of the H100s."""
-    return fleet(objective, (first, member("14/s", pool=ONE)), (second, member("8/s", pool=ONE)))
+    return fleet(objective, (first, member("11/s", pool=ONE)), (second, member("8/s", pool=ONE)))
 
 
 ONE = "[{accelerator: h100, nodes: 2, perNode: 8}]"
