@@ -25,7 +25,9 @@ Array = NDArray[np.float64]
 def role_points(problem: Problem, roles: Sequence[RoleChoice], routed: bool = True) -> list[Point]:
     """Each role's replica at the sized load, one row each; roles of one discipline and one demand are solved together.
 
-    Behind a router (``routed``) each of several replicas sees its turns of the arrivals. Sizing does not count on that.
+    Each of several replicas (``routed``) sees less of a burst: its turns behind a router, some at random behind a
+    Service.
+    Sizing does not count on that.
     """
     points: dict[int, Point] = {}
     together: dict[tuple[str, int], list[int]] = {}
@@ -35,7 +37,8 @@ def role_points(problem: Problem, roles: Sequence[RoleChoice], routed: bool = Tr
         some = [roles[i] for i in index]
         d = some[0].block.problem.demand
         if routed:
-            d = size.at_replica(d, np.array([r.replicas for r in some]))
+            even = some[0].role != "serve" or some[0].grouped  # a router stands before it
+            d = size.at_replica(d, np.array([max(r.replicas, 1) for r in some]), evened=even)
         srv: Server = join([take(r.block.server, np.array([r.row])) for r in some])
         cap = np.array([r.level_cap for r in some])
         kind = problem.load_kind if some[0].role == "serve" else "rate"

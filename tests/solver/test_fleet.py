@@ -115,7 +115,7 @@ def test_small_fleets_cost_the_least_of_all_combinations(asked: list[Any], nodes
 
 def crowded(objective: FleetObjective = "unmet", first: int = 10, second: int = 5) -> FleetProblem:
     """Two models that want all of the H100s."""
-    return fleet(objective, (first, member("12/s", pool=ONE)), (second, member("8/s", pool=ONE)))
+    return fleet(objective, (first, member("11/s", pool=ONE)), (second, member("8/s", pool=ONE)))
 
 
 ONE = "[{accelerator: h100, nodes: 2, perNode: 8}]"

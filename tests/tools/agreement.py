@@ -16,8 +16,9 @@ from pathlib import Path
 
 from servegen.plan import Plan
 from servegen.simulate.result import Result
+from servegen.solve.arrivals import Arrivals, Traffic
 from servegen.solve.problem import Problem
-from servegen.solve.replay import Arrivals, Traffic, of_problem, run
+from servegen.solve.replay import of_problem, requests, run
 from servegen.solve.search import solve
 from tests.solver.specs import LLAMA_8B, LLAMA_70B, problem_of, spec_text
 
@@ -107,7 +108,7 @@ USERS = "users: {active: 220, thinkTime: 20s}"
 CASES: tuple[Case, ...] = (
     # SGLang chooses between prompts first and mixed chunks; the cases that want prompts first leave it no choice.
     Case("sglang", "70B", "h100", 8, "chat", "500ms", "50ms", 0.85, 1.5, "rate: 6/s"),
-    Case("sglang", "70B", "h100", 8, "chat", "1s", "50ms", 0.7, 1.0, "rate: 10/s"),
+    Case("sglang", "70B", "h100", 8, "chat", "1s", "50ms", 0.7, 1.0, "rate: 6/s"),
     Case("sglang", "70B", "h200", 8, "chat", "1s", "40ms", 0.9, 2.0),
     Case("sglang", "70B", "b200", 8, "long in", "3s", "40ms", 0.7, 1.0),
     Case("sglang", "8B", "h100", 1, "chat", "500ms", "30ms", 0.5, 1.0),
@@ -137,7 +138,7 @@ CASES: tuple[Case, ...] = (
     Case("sglang prompts first", "32B", "h200", 2, "fixed", "1s", "100ms", 0.85, 1.0),
     Case("sglang prompts first", "32B", "h200", 1, "long in", "5s", "800ms", 0.5, 1.0),
     Case("sglang prompts first", "32B", "h200", 8, "chat", "1s", "100ms", 0.85, 2.0, "rate: 30/s"),
-    Case("sglang prompts first", "8B", "h100", 4, "chat", "500ms", "60ms", 0.85, 1.0, "rate: 70/s"),
+    Case("sglang prompts first", "8B", "h100", 4, "chat", "500ms", "60ms", 0.85, 1.0, "rate: 55/s"),
     Case("sglang prompts first", "8B", "h100", 1, "chat", "1s", "60ms", 0.85, 1.0, "concurrency: 24"),
     Case("sglang prompts first", "32B", "h200", 2, "chat", "1s", "100ms", 0.85, 1.0, USERS, "", 120_000),
     Case("sglang prompts first", "8B", "h200", 1, "steps", "1s", "100ms", 0.7, 1.0),
@@ -210,13 +211,13 @@ def shape(plan: Plan) -> str:
     return f"{plan.choice.ratio}: {' + '.join(roles)}"
 
 
-def measure(case: Case, requests: int = 0) -> Found:
-    """Solve and replay a case. ``requests`` 0 = those of the case."""
+def measure(case: Case, count: int = 0) -> Found:
+    """Solve and replay a case. ``count`` 0 = as many requests as the case has."""
     problem = case.problem()
     plan = solve(problem)
     subject = of_problem(problem, plan)
-    sent = [dataclasses.replace(case.traffic(seed), requests=requests or case.requests) for seed in SEEDS]
-    results: list[Result] = [run(subject, traffic) for traffic in sent]
+    sent = [dataclasses.replace(case.traffic(seed), requests=count or case.requests) for seed in SEEDS]
+    results: list[Result] = [run(subject, requests(subject, traffic), traffic.seed) for traffic in sent]
     return Found(
         name=case.name,
         plan=shape(plan),
