@@ -72,12 +72,12 @@ def exceeds(metric: str, p: Point, d: Demand, t: Array, guard: float = 1.0) -> A
     return latency.e2e_exceeds(p, t, d)
 
 
-def at_replica(d: Demand, replicas: Array, evened: bool) -> Demand:
+def at_replica(d: Demand, replicas: Array, evened: Mask) -> Demand:
     """The demand as each of ``replicas`` (rows,) sees it: ``evened`` by a router that looks at their load, as if they had turns,
     or dealt out at random, as a Kubernetes Service does (a thinned renewal process, exact)."""
     if not d.open_loop:
         return d
-    least = 0.0 if evened else 1.0
+    least = np.where(evened, 0.0, 1.0)
     arrival, queue = (least + (cv2 - least) / replicas for cv2 in (d.arrival_cv2, d.queue_cv2))
     return dataclasses.replace(d, arrival_cv2=arrival, queue_cv2=queue)
 

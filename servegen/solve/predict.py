@@ -37,8 +37,8 @@ def role_points(problem: Problem, roles: Sequence[RoleChoice], routed: bool = Tr
         some = [roles[i] for i in index]
         d = some[0].block.problem.demand
         if routed:
-            even = some[0].role != "serve" or some[0].grouped  # a router stands before it
-            d = size.at_replica(d, np.array([max(r.replicas, 1) for r in some]), evened=even)
+            routers = np.array([r.role != "serve" or r.grouped for r in some])
+            d = size.at_replica(d, np.array([max(r.replicas, 1) for r in some]), evened=routers)
         srv: Server = join([take(r.block.server, np.array([r.row])) for r in some])
         cap = np.array([r.level_cap for r in some])
         kind = problem.load_kind if some[0].role == "serve" else "rate"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from servegen.catalog.calibration import NONE, Calibration, load_calibration
 from servegen.catalog.engines import resolve_engine
@@ -21,6 +22,8 @@ from servegen.solve.problem import EngineOption, Kind, Problem, WeightOption
 from servegen.spec.load import LoadedSpec
 from servegen.spec.traffic import LengthSpec
 from servegen.workload import Lengths, Reuse, TraceRequests, Workload, of_trace, trace_requests
+
+T = TypeVar("T")
 
 PROBABILITIES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "mean": math.nan}
 #: Precisions that keep a model's answers within measurement noise of bf16, so they need no asking (design: spec language).
@@ -42,7 +45,7 @@ def resolve(loaded: LoadedSpec) -> Problem:
     allowed = tuple(body.constraints.weights or _default_weights(model))
     engines = tuple(_engine(loaded, model, kinds, allowed, i, own) for i in range(len(body.constraints.engines)))
     kind, load, think = _load(workload)
-    bounds = _bounds(loaded)
+    bounds, no_gaps = _bounds(loaded, workload)
     joint = _jointly(bounds) if body.slo.attainment is not None else ()
     drafting = speculation(loaded, model)
     facts = {"model": model, "accelerators": [k.facts for k in kinds], "engines": [e.facts for e in engines]}
@@ -80,7 +83,7 @@ def resolve(loaded: LoadedSpec) -> Problem:
         trace=trace,
         reuse=Reuse(trace) if trace is not None and body.traffic.prefix is None and workload.prefix_hit else None,
         kept_tokens=workload.prefix_hit * workload.isl.longest if body.traffic.prefix is not None else 0.0,
-        notes=(f"speculation: {drafting.assumed}",) if drafting and drafting.assumed else (),
+        notes=((f"speculation: {drafting.assumed}",) if drafting and drafting.assumed else ()) + no_gaps,
         speculation=drafting,
     )
 
@@ -138,9 +141,14 @@ def _trace(loaded: LoadedSpec) -> TraceRequests | None:
     named, key = loaded.spec.spec.traffic.trace, "spec.traffic.trace"
     if named is None:
         return None
+    return _named_by(key, lambda: trace_requests(loaded.path(named, key)))
+
+
+def _named_by(key: str, read: Callable[[], T]) -> T:
+    """What ``read`` makes of a file: a fault stands at its own line, and the hint leads back to the ``key`` that names it."""
     try:
-        return trace_requests(loaded.path(named, key))
-    except UserError as error:  # what is wrong in it stands at its own line; the hint leads back to the key that names it
+        return read()
+    except UserError as error:
         found = [replace(d, hint=f"{key} names this file" + (f"; {d.hint}" if d.hint else "")) for d in error.diagnostics]
         raise UserError(found) from error
 
@@ -148,7 +156,8 @@ def _trace(loaded: LoadedSpec) -> TraceRequests | None:
 def _workload(loaded: LoadedSpec, trace: TraceRequests | None) -> Workload:
     t = loaded.spec.spec.traffic
     if trace is not None:
-        workload = of_trace(trace, str(loaded.path(t.trace or "", "spec.traffic.trace")))
+        key = "spec.traffic.trace"
+        workload = _named_by(key, lambda: of_trace(trace, str(loaded.path(t.trace or "", key))))
         if t.prefix is None:
             return workload
         base: dict[str, Any] = {
@@ -197,12 +206,17 @@ def _load(w: Workload) -> tuple[Any, float, float]:
     return "rate", 0.0 if w.saturate else w.rate_per_s, 0.0
 
 
-def _bounds(loaded: LoadedSpec) -> tuple[Bound, ...]:
-    out = []
+def _bounds(loaded: LoadedSpec, workload: Workload) -> tuple[tuple[Bound, ...], tuple[str, ...]]:
+    """The bounds, and a note on those that hold whatever is served: answers of one token have no gaps."""
+    out: list[Bound] = []
     for key, seconds in loaded.spec.spec.slo.bounds().items():
         metric, statistic = key.split(".")
         out.append(Bound(key, metric, PROBABILITIES[statistic], seconds))  # type: ignore[arg-type]
-    return tuple(out)
+    if workload.osl.longest > 1:
+        return tuple(out), ()
+    free = [b for b in out if b.metric in ("itl", "tpot")]
+    note = f"{', '.join(b.id for b in free)}: no answer has a second token, so nothing can be late"
+    return tuple(b for b in out if b not in free), (note,) if free else ()
 
 
 def _jointly(bounds: tuple[Bound, ...]) -> tuple[Bound, ...]:

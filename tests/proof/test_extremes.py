@@ -40,7 +40,7 @@ BUILT: dict[str, dict[str, Any]] = {
     "a hundredth of what could be": {"constraints__utilization": 0.01},
     "all spares but one": {"constraints__spareReplicas": 14},
     "arrivals by a metronome": {"traffic__burstiness": 0},
-    "arrivals in crowds": {"traffic__burstiness": 100} | QUIET,
+    "arrivals in crowds": {"traffic__burstiness": 10} | QUIET,
     "cached to 99 %": {"traffic__prefix": {"hitRate": 0.99}},
     "cached to the last token": {"traffic__prefix": {"hitRate": 0.999999}},
     "prompts that are all head": {"traffic__prefix": {"shared": 1024}},

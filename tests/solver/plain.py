@@ -45,7 +45,7 @@ def pessimism(problem: Problem, engine: EngineFacts, kind: Kind, cut: Cut) -> Ma
     for precision in [p for p in problem.allowed_weights if p in kind.facts.gemm] or ["bf16"]:
         gemm = engine.kernels.get(f"{kind.facts.id}.{precision}") or kind.facts.gemm[precision]
         unfitted = 0.0 if gemm.origin == "fitted" else gemm.fit_error
-        alone = 0.36 if gemm.origin == "measured" else 0.0
+        alone = 0.34 if gemm.origin == "measured" else 0.0
         first = 1.0 + math.hypot(engine.band["ttft"].value, 2.06 * math.hypot(unfitted, alone, experts))
         gap = 1.0 + math.hypot(engine.band["itl"].value, 2.06 * math.hypot(unfitted, alone, experts, drafts))
         for metric, factor in (("ttft", first), ("itl", gap), ("tpot", gap), ("e2e", max(first, gap))):

@@ -50,7 +50,7 @@ def test_a_case_that_cannot_be_met_says_so() -> None:
     assert kept.summary == plan.cases[0].summary and math.isnan(kept.cost_per_hour)
 
 
-@given(st.floats(2.0, 40.0), st.integers(0, 2))
+@given(st.floats(2.0, 25.0), st.integers(0, 2))
 def test_one_less_serves_the_same_load(rate: float, spares: int) -> None:
     plan = solved(traffic=f"{{rate: {rate:.3f}/s, {LENGTHS}}}", constraints=f"{{spareReplicas: {spares}, topology: aggregated}}")
     (gap,), role = plan.missing, plan.choice.roles[0]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-70b-chat, plan 3c466c4d289c0dfe. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-70b-chat, plan b94207431b875518. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-70b-chat on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -16,10 +16,11 @@ exec python3 -m sglang.launch_server \
   --kv-cache-dtype bfloat16 \
   --context-length 13312 \
   --mem-fraction-static 0.686 \
-  --max-running-requests 31 \
+  --max-running-requests 39 \
   --chunked-prefill-size 16384 \
   --max-prefill-tokens 16384 \
-  --cuda-graph-max-bs-decode 31 \
+  --enable-mixed-chunk \
+  --cuda-graph-max-bs-decode 39 \
   --schedule-policy fcfs \
   --enable-metrics \
   "$@"

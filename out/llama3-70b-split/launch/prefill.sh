@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-70b-split, plan b429110895c92ba2. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-70b-split, plan 958144da461260c9. Change the spec: an edit here is lost with the next build.
 # Starts the prefill server of llama3-70b-split on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -16,10 +16,10 @@ exec python3 -m sglang.launch_server \
   --quantization fp8 \
   --kv-cache-dtype bfloat16 \
   --context-length 27648 \
-  --mem-fraction-static 0.635 \
+  --mem-fraction-static 0.823 \
   --max-running-requests 64 \
-  --chunked-prefill-size 16384 \
-  --max-prefill-tokens 16384 \
+  --chunked-prefill-size 4096 \
+  --max-prefill-tokens 4096 \
   --schedule-policy fcfs \
   --disaggregation-mode prefill \
   --disaggregation-transfer-backend nixl \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for qwen3-32b-h200, plan 89599deb069089dc. Change the spec: an edit here is lost with the next build.
+# Written by servegen for qwen3-32b-h200, plan 7b94547bea2e7fa8. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of qwen3-32b-h200 on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -15,10 +15,10 @@ exec python3 -m sglang.launch_server \
   --kv-cache-dtype bfloat16 \
   --context-length 15360 \
   --mem-fraction-static 0.928 \
-  --max-running-requests 52 \
+  --max-running-requests 66 \
   --chunked-prefill-size 4096 \
   --max-prefill-tokens 4096 \
-  --cuda-graph-max-bs-decode 52 \
+  --cuda-graph-max-bs-decode 66 \
   --schedule-policy fcfs \
   --enable-metrics \
   "$@"
