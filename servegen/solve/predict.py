@@ -25,8 +25,7 @@ def role_points(problem: Problem, roles: Sequence[RoleChoice], routed: bool = Tr
     """Each role's replica at the sized load, one row each; roles of one discipline and one demand are solved together.
 
     Each of several replicas (``routed``) sees less of a burst: its turns behind a split's router, some at random behind a
-    Service.
-    Sizing does not count on that.
+    Service. Sizing does not count on that.
     """
     points: dict[int, Point] = {}
     together: dict[tuple[str, int], list[int]] = {}
