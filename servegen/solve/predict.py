@@ -25,8 +25,7 @@ Array = NDArray[np.float64]
 def role_points(problem: Problem, roles: Sequence[RoleChoice], routed: bool = True) -> list[Point]:
     """Each role's replica at the sized load, one row each; roles of one discipline and one demand are solved together.
 
-    Each of several replicas (``routed``) sees less of a burst: its turns behind a router, some at random behind a
-    Service.
+    Each of several replicas (``routed``) sees less of a burst: its turns behind a router, some at random behind a Service.
     Sizing does not count on that.
     """
     points: dict[int, Point] = {}

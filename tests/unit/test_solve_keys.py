@@ -53,7 +53,7 @@ DECIDES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "traffic.rate": (LAT, {**LAT, "traffic": f"{{rate: 2/s, {LENGTHS}}}"}),
     "traffic.concurrency": (
         {**LAT, "traffic": f"{{concurrency: 20, {LENGTHS}}}"},
-        {**LAT, "traffic": f"{{concurrency: 90, {LENGTHS}}}"},
+        {**LAT, "traffic": f"{{concurrency: 75, {LENGTHS}}}"},
     ),
     "traffic.users.active": (
         {**LAT, "traffic": f"{{users: {{active: 20, thinkTime: 5s}}, {LENGTHS}}}"},

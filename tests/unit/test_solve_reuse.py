@@ -190,7 +190,7 @@ def test_the_replay_holds_a_shared_head_once() -> None:
     plan = solve(question)
     of = of_problem(question, plan)
     result = run(of, requests(of, Traffic(requests=2000)))
-    assert result.ttft.p95 == pytest.approx(plan.prediction.ttft.p95, rel=0.25)
+    assert result.ttft.p95 == pytest.approx(plan.prediction.ttft.p95, rel=0.35)
     assert result.kv_peak <= 1.0
 
 
