@@ -210,7 +210,7 @@ HEAD = b"arrival_s,input_tokens,output_tokens\n"
         (b"", "trace-empty"), (b"\n", "trace-empty"), (HEAD, "trace-empty"), (b"{}\n", "trace-format"),
         (b"a,b\n1,2\n", "trace-format"), (HEAD + b"1,2\n", "trace-line"), (HEAD + b"nan,1,1\n", "trace-line"),
         (HEAD + b"0,-1,1\n", "trace-line"), (b"\xff\xff", "trace-file"), (HEAD + b"0,1e30,1\n", "trace-line"),
-        (HEAD + b"0,1,1\n", "trace-empty"), (b'"' * 200_000, "trace-empty"), (gzip.compress(b"x")[:-4], "trace-file"),
+        (HEAD + b"0,1,1\n", "trace-empty"), (b'"' * 200_000, "trace-empty"), (gzip.compress(b"x", mtime=0)[:-4], "trace-file"),
         (b'{"timestamp": ' + b"[" * 100_000, "trace-line"),
     ],
 )  # fmt: skip
