@@ -292,7 +292,8 @@ def section() -> str:
 
 LOCKED = (
     "all users of the replay pause for exactly the same time, and those who were stalled together come back together: the number "
-    "running swings with the period of their turn (a larger batch limit does not mend it). The closed form takes many users who think as a Poisson stream"
+    "running swings with the period of their turn (a larger batch limit does not mend it). The closed form takes many users who "
+    "think as a Poisson stream"
 )
 LAUNCHED = (
     "pessimistic, with steps whose length is mostly the host's launches. In the two such cases that were taken apart the mean is "
