@@ -104,7 +104,7 @@ class Replica:
         return math.sqrt(n * step_s / self.decode(1.0) * (beside if self.load.own else 1.0))
 
     def spread(self, seen: float, number: float) -> float:
-        context = self.step.read * self.load.held * math.sqrt(seen) * self.load.held_std / self.load.held
+        context = self.step.read * math.sqrt(seen / self.step.groups) * self.load.held_std  # of one group
         return math.hypot(self.decode(seen + number) - self.decode(seen), context)
 
     def together(self, arrived: float) -> float:
