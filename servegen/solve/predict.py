@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 def role_points(problem: Problem, roles: Sequence[RoleChoice], routed: bool = True) -> list[Point]:
     """Each role's replica at the sized load, one row each; roles of one discipline and one demand are solved together.
 
-    Each of several replicas (``routed``) sees less of a burst: its turns behind a router, some at random behind a Service.
+    Each of several replicas (``routed``) sees less of a burst: its turns behind a split's router, some at random else.
     Sizing does not count on that.
     """
     points: dict[int, Point] = {}
@@ -36,7 +36,7 @@ def role_points(problem: Problem, roles: Sequence[RoleChoice], routed: bool = Tr
         some = [roles[i] for i in index]
         d = some[0].block.problem.demand
         if routed:
-            routers = np.array([r.role != "serve" or r.grouped for r in some])
+            routers = np.array([r.role != "serve" for r in some])  # the draw of two between unequal groups evens less
             d = size.at_replica(d, np.array([max(r.replicas, 1) for r in some]), evened=routers)
         srv: Server = join([take(r.block.server, np.array([r.row])) for r in some])
         cap = np.array([r.level_cap for r in some])

@@ -62,7 +62,7 @@ def test_the_search_weighs_room_and_time() -> None:
     costs = {kv: plan.choice.cost_per_hour for kv, plan in plans.items()}
     assert costs["fp8"] <= costs["bf16"]
     assert costs["bf16, fp8"] == min(costs.values())
-    rooms = [plans[kv].choice.roles[0].memory.kv_bytes_per_token / plans[kv].choice.roles[0].tp for kv in ("bf16", "fp8")]
+    rooms = [plans[kv].choice.roles[0].memory.kv_bytes_per_token * plans[kv].choice.roles[0].devices for kv in ("bf16", "fp8")]
     assert rooms[1] < rooms[0]
 
 

@@ -141,7 +141,7 @@ def test_both_groups_hold_as_many_requests_as_one_may(question: Problem) -> None
         best = search(question).best
         assert best is not None
         full = [dataclasses.replace(r, load=r.sustained) for r in best.roles]
-        held = [float(size.load("concurrency", p, question.demand)[0]) for p in role_points(question, full)]
+        held = [float(size.load("concurrency", p, question.demand)[0]) for p in role_points(question, full, routed=False)]
     assert held[0] == pytest.approx(held[1], rel=1e-4)
     assert sum(r.held for r in best.roles) == 1
 
