@@ -17,9 +17,6 @@ from servegen.calibrate import exports, published
 from servegen.calibrate.rows import Row
 from servegen.errors import Diagnostic, SpecError, Where
 
-#: What may be given with a file, as fields of a row.
-GIVEN = ("engine", "model", "accelerator", "tp", "weights", "kv", "concurrency", "isl", "osl")
-
 
 def read(path: Path, given: Mapping[str, Any] | None = None) -> list[Row]:
     """The rows of a file. ``given`` fills the fields that the file leaves open, and never overrules it.

@@ -19,6 +19,19 @@ _GPT_RENAME = {
     "hidden_size": ("n_embed", "n_embd"),
     "max_position_embeddings": ("seq_length", "n_positions"),
 }
+_GPT2 = Family(
+    four_times=True,
+    qkv_bias=True,
+    out_bias=True,
+    mlp_bias=True,
+    gated=False,
+    fused=True,
+    norm_bias=True,
+    tied=True,
+    positions=0,
+    mlp_names=("c_fc", "c_proj"),
+    rename=_GPT_RENAME | {"intermediate_size": ("n_inner",)},
+)
 _UNGATED = ("fc1", "fc2")
 # What Gemma 3's configuration class takes where a checkpoint's config says nothing (transformers, Gemma3TextConfig).
 _GEMMA3_DEFAULTS: Mapping[str, object] = {
@@ -132,32 +145,8 @@ DENSE: Mapping[str, Family] = {
         mlp_names=("dense_h_to_4h", "dense_4h_to_h"),
         defaults={"attention_bias": True},
     ),
-    "gpt2": Family(
-        four_times=True,
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        gated=False,
-        fused=True,
-        norm_bias=True,
-        tied=True,
-        positions=0,
-        mlp_names=("c_fc", "c_proj"),
-        rename=_GPT_RENAME | {"intermediate_size": ("n_inner",)},
-    ),
-    "gpt_bigcode": Family(
-        four_times=True,
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        gated=False,
-        fused=True,
-        norm_bias=True,
-        tied=True,
-        positions=0,
-        mlp_names=("c_fc", "c_proj"),
-        rename=_GPT_RENAME | {"intermediate_size": ("n_inner",)},
-    ),
+    "gpt2": _GPT2,
+    "gpt_bigcode": _GPT2,
     "opt": Family(
         qkv_bias="enable_bias",
         out_bias="enable_bias",

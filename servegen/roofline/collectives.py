@@ -9,9 +9,6 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-#: All-reduces of one transformer layer under tensor parallelism: after the attention and after the MLP.
-ALLREDUCES_PER_LAYER = 2.0
-
 
 def allreduce_wire_bytes(message_bytes: float, devices: float) -> float:
     """Bytes that each device sends and receives in a ring all-reduce: 2*V*(n-1)/n (F24)."""

@@ -69,11 +69,6 @@ def _arcs(sizes: list[int], per_node: int) -> tuple[tuple[int, int], ...]:
     return tuple(arcs)
 
 
-def dividing(sizes: frozenset[int], per_node: int) -> bool:
-    """Whether the rows need no flow."""
-    return not packing(sizes, per_node).arcs
-
-
 def least_nodes(servers: Mapping[int, int], per_node: int) -> int:
     """The fewest nodes that hold so many servers of each size."""
     servers = {size: count for size, count in servers.items() if count}

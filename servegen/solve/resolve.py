@@ -229,7 +229,7 @@ def _jointly(bounds: tuple[Bound, ...]) -> tuple[Bound, ...]:
 
 
 def _context_length(loaded: LoadedSpec, model: ModelFacts, workload: Workload) -> int:
-    longest = workload.isl.longest + workload.osl.longest
+    longest = workload.longest_context()
     stated = loaded.spec.spec.model.context_length
     if stated is None:
         rounded = math.ceil(longest / CONTEXT_STEP) * CONTEXT_STEP

@@ -93,10 +93,6 @@ class Manifest:
         """All container ports of a pod."""
         return [mapping(p) for c in self.containers for p in sequence(c.get("ports"))]
 
-    def port_names(self) -> set[str]:
-        """Names of all container ports of a pod."""
-        return {str(p.get("name")) for p in self.ports}
-
 
 @dataclass
 class Scene:

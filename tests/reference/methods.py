@@ -344,7 +344,7 @@ def allreduces(i: Inputs) -> float:
     shape = textbook.model(1.0, 0.0, hidden=i("D") * i("act_bytes") / 2.0, layers=1)
     chip = textbook.chip(1e30, 1e30, link_bytes_per_s=i("link"), alpha_s=i("alpha_s", 0.0))
     terms = Case(shape, chip, i("n"), textbook.engine(), "calibrated").terms
-    one = float((terms.latency_s + i("B") * terms.token_wire_s)[0]) / collectives.ALLREDUCES_PER_LAYER
+    one = float((terms.latency_s + i("B") * terms.token_wire_s)[0]) / 2.0  # a layer has two
     return one * i("n_ar", 1)
 
 
