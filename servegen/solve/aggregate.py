@@ -11,27 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from servegen.roofline import memory as mem
 from servegen.roofline.step import take
 from servegen.service import size
 from servegen.service.disciplines import DISCIPLINES, means_only
 from servegen.service.latency import pace_exceeds, quantile, ttft_exceeds
-from servegen.service.server import server
-from servegen.solve.bands import pessimism
-from servegen.solve.budget import Budget
 from servegen.solve.candidate import Block, Candidate, RoleChoice, first_best, three_digits
-from servegen.solve.kept import kept_bytes, level_cap, running
+from servegen.solve.frame import Frame, RoleFrame, by_row, frames
 from servegen.solve.problem import EngineOption, Kind, Problem
-from servegen.solve.space import (
-    BATCH_LIMITS,
-    KV_SLACK,
-    Rows,
-    budget_of,
-    build,
-    chunks_for,
-    occupancy,
-    replicas_that_fit,
-)
+from servegen.solve.space import BATCH_LIMITS, chunks_for, replicas_that_fit
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -68,111 +55,31 @@ class Outcome:
     block: Block | None
     late: str = ""
     stock: Stock | None = None  # from stage 3 on
-
-
-def within_memory(problem: Problem, rows: Rows, room: Budget, rejected: Counter[str], cached: bool = True) -> Mask:
-    """Candidates (rows, limits) whose weights, longest request and full batch fit, and what a prefix cache must keep.
-
-    Not ``cached`` are decode servers, which have no such cache.
-    """
-    mean, std, longest = (column[:, None] for column in occupancy(problem, rows))
-    whole = room.fits & (longest <= room.pool)
-    mine = BATCH_LIMITS[None, :] / rows.groups[:, None]
-    pool = room.pool
-    if cached:
-        pool, *one = running(problem, rows, room.pool)
-        mean, std = (column[:, None] for column in one)
-    batch = whole & (mine <= mem.largest_batch(pool, mean, std, KV_SLACK)) & (mine == np.floor(mine))
-    rejected["memory: the weights and the engine's reserve do not fit"] += int(np.sum(~room.fits))
-    rejected["memory: the KV pool cannot hold the longest request"] += int(np.sum(room.fits & ~whole))
-    rejected["memory: the KV pool cannot hold the batch limit"] += int(np.sum(whole & ~batch))
-    if cached and problem.kept_tokens:
-        keeps = batch & (kept_bytes(problem, rows)[:, None] < room.pool)
-        rejected["memory: the KV pool cannot keep the prompts that are to be found again"] += int(np.sum(batch & ~keeps))
-        batch = keeps
-    return np.asarray(batch & ~np.isin(BATCH_LIMITS, problem.without_limits))
-
-
-def level_limits(problem: Problem, rows: Rows, static: bool = False) -> Array:
-    """Largest mean number of sequences at each batch limit: below it when slots must be free, else all of it.
-
-    Requests in flight vary with open arrivals and with users who think; a stated concurrency is what it is. Attention groups
-    have their slots apart. Shape (rows, limits).
-    """
-    shape = (len(rows), len(BATCH_LIMITS))
-    if not problem.bounded_start or problem.load_kind == "concurrency":
-        return np.broadcast_to(BATCH_LIMITS, shape)
-    mine = {g: BATCH_LIMITS / g for g in np.unique(rows.groups)}
-    by_groups = {g: g * size.slot_level(limit, size.peak(problem.demand, static, limit)) for g, limit in mine.items()}
-    return np.stack([by_groups[g] for g in rows.groups])
+    frame: Frame | None = None  # what it was sized from, of an aggregated one
+    sides: tuple[RoleFrame, RoleFrame] | None = None  # of a split one
 
 
 def aggregated(problem: Problem, engine: EngineOption, kind: Kind, rejected: Counter[str]) -> list[Outcome]:
     """Every aggregated candidate of an engine on a kind, an outcome for each discipline that the engine has."""
     if no_power(problem, kind, rejected):
         return []
-    disciplines, d = engine.facts.schedulers, problem.demand
-    outcomes = []
-    seen: Counter[str] = Counter()
-    rows = build(problem, engine, kind, chunks_for(problem), seen)
-    if rows is not None:
-        room = budget_of(problem, engine, rows, BATCH_LIMITS)
-        fits = within_memory(problem, rows, room, seen)
-        srv = server(rows.terms, rows.chunk, engine.facts.request_s.value, d)
-        levels = np.minimum(level_limits(problem, rows, disciplines == ("static",)), level_cap(problem, rows, room.pool))
-        high = np.where(fits.any(axis=1), np.max(np.where(fits, levels, 0.0), axis=1), levels[:, 0])
-        factors = by_row(problem, engine, kind, rows)
-        for x in disciplines:
-            block = Block(problem, x, engine, kind, rows, srv, room, BATCH_LIMITS, high)
-            able, mine, bands = _scheduled(block, fits, rejected), levels, factors
-            if x == "mixed" and not rows.terms.plain:
-                whole = np.flatnonzero((rows.groups == 1.0) & (rows.devices == rows.tp))
-                reason = "mixed chunks: not predicted with pipeline stages or attention groups"
-                rejected[reason] += int(able.sum() - able[whole].sum())
-                block, able, mine = _only(block, whole), able[whole], levels[whole]
-                bands = {metric: factor[whole] for metric, factor in factors.items()}
-            limit, at_idle = size.largest_level(DISCIPLINES[x], block.server, d, problem.slo, block.level_limit, bands)
-            block = dataclasses.replace(block, level_limit=limit)
-            outcomes.append(_sized(problem, block, able, mine, at_idle, rejected))
-    for reason, n in seen.items():  # memory asks nothing of a discipline, but each has its candidates
-        rejected[reason] += n * len(disciplines)
-    return outcomes
+    return [sized(problem, frame, rejected) for frame in frames(problem, engine, kind, rejected)]
 
 
-def _scheduled(block: Block, fits: Mask, rejected: Counter[str]) -> Mask:
-    """Of the candidates those whose drafting the discipline allows."""
-    rounds, engine = block.rows.terms.rounds, block.engine.facts
-    if rounds is None or block.discipline in engine.drafting_schedulers:
-        return fits
-    able: Mask = fits & (rounds.drafted == 0)[:, None]
-    rejected[f"speculation: {engine.id} does not draft with {block.discipline} scheduling"] += int(np.sum(fits & ~able))
-    return able
-
-
-def by_row(problem: Problem, engine: EngineOption, kind: Kind, rows: Rows) -> dict[str, Array]:
-    """:func:`servegen.solve.bands.pessimism` of each row, shape (rows,)."""
-    near, far = (pessimism(problem, engine.facts, kind.facts, cut) for cut in (False, True))
-    cut = rows.is_cut(kind)
-    return {metric: np.where(cut, far[metric], factor) for metric, factor in near.items()}
-
-
-def _only(block: Block, index: NDArray[np.int64]) -> Block:
-    """The rows of ``index``, all chunks of some configurations."""
-    srv, room = take(block.server, index), take(block.budget, index)
-    return dataclasses.replace(block, rows=block.rows.at(index), server=srv, budget=room, level_limit=block.level_limit[index])
-
-
-def _sized(
-    problem: Problem, block: Block, fits: Mask, levels: Array, at_idle: dict[str, Mask], rejected: Counter[str]
-) -> Outcome:
-    """The candidates of a block, each with the replicas that carry the load."""
-    kind, rows, limit = block.kind, block.rows, block.level_limit
+def sized(problem: Problem, frame: Frame, rejected: Counter[str]) -> Outcome:
+    """The candidates of a frame, each with the replicas that carry the load within the bounds."""
+    block, fits, levels = frame.block, frame.fits, frame.levels
+    bands = by_row(problem, block.engine, block.kind, block.rows)
+    step, d = DISCIPLINES[block.discipline], problem.demand
+    limit, at_idle = size.largest_level(step, block.server, d, problem.slo, block.level_limit, bands)
+    block = dataclasses.replace(block, problem=problem, level_limit=limit)
+    kind, rows = block.kind, block.rows
     if not fits.any():
-        return Outcome((), 0, 1, 0.0, block)
+        return Outcome((), 0, 1, 0.0, block, frame=frame)
     alive = fits & (limit > 0)[:, None]
     _count_idle(rejected, at_idle, fits)
     if not alive.any():
-        return Outcome((), int(fits.sum()), 2, 0.0, block)
+        return Outcome((), int(fits.sum()), 2, 0.0, block, frame=frame)
     level = np.minimum(levels, limit[:, None])
     carried, rate = _sustained(problem, block, level, alive)
     most = _most_replicas(problem, kind, rows.devices)[:, None]
@@ -183,9 +90,29 @@ def _sized(
     best_load = float(np.max(np.where(alive, most * problem.utilization * carried, 0.0)))
     stock = Stock(block, alive, level, carried, rate, most[:, 0])
     if not enough.any():
-        return Outcome((), int(fits.sum()), 3, best_load, block, stock=stock)
+        return Outcome((), int(fits.sum()), 3, best_load, block, stock=stock, frame=frame)
     found = _best_of_each(problem, block, enough, replicas, carried, rate, level)
-    return Outcome(found, int(fits.sum()), 4, best_load, block, stock=stock)
+    return Outcome(found, int(fits.sum()), 4, best_load, block, stock=stock, frame=frame)
+
+
+def least_objective(problem: Problem, frame: Frame) -> Array:
+    """What no candidate of a row costs less than, whatever its bounds, shape (rows,); -inf where that is not known beforehand."""
+    block, d = frame.block, problem.demand
+    if problem.objective == "latency" or problem.saturate:
+        return np.full(len(block.rows), -math.inf)
+    p = DISCIPLINES[block.discipline](means_only(block.server), d, block.level_limit)
+    carried, rate = size.load(problem.load_kind, p, d, problem.think_s), p.rate
+    if not problem.open_loop:
+        carried = np.minimum(carried, np.max(np.where(frame.fits, BATCH_LIMITS, 0.0), axis=1) + rate * problem.think_s)
+    carried, rate = carried * (1.0 + ROUNDING), rate * (1.0 + ROUNDING)
+    most = _most_replicas(problem, block.kind, block.rows.devices)
+    replicas = _replicas(problem, carried, most)
+    each = block.kind.facts.tdp_w if problem.objective == "energy" else block.kind.plan.price_per_hour
+    if problem.objective == "throughput":
+        least = -three_digits(replicas * rate * problem.utilization * d.osl_mean)
+    else:
+        least = (replicas + problem.spares) * block.rows.devices * each
+    return np.where(frame.fits.any(axis=1) & (replicas >= 1) & (replicas <= most), least, math.inf)
 
 
 def no_power(problem: Problem, kind: Kind, rejected: Counter[str]) -> bool:
@@ -308,6 +235,8 @@ def _closed_loop_output(
     return exact
 
 
+#: Relative room for rounding in a bound from above.
+ROUNDING = 1e-9
 #: Batch limits of a row that are compared when the pool is saturated: latency rises with them, so the best is among the least.
 LEAST_LIMITS = 16
 

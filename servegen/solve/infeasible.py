@@ -17,8 +17,8 @@ from servegen.errors import Fix, InfeasibleError
 from servegen.service import latency, size
 from servegen.service.disciplines import DISCIPLINES
 from servegen.service.size import Bound, Slo
-from servegen.solve.aggregate import by_row
 from servegen.solve.candidate import Block
+from servegen.solve.frame import by_row
 from servegen.solve.groups import most as most_of_groups
 from servegen.solve.problem import EngineOption, Kind, Problem, WeightOption
 from servegen.solve.reuse import open_question, without_cache

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 
+from servegen.lower import Config
 from servegen.roofline.step import join, take
 from servegen.service import latency, size
 from servegen.service.disciplines import DISCIPLINES, means_only
 from servegen.service.point import Point
 from servegen.service.server import Server
 from servegen.service.size import Slo
-from servegen.solve.aggregate import Outcome, no_power
+from servegen.solve.aggregate import ROUNDING, Outcome, no_power
 from servegen.solve.bands import pessimism
 from servegen.solve.candidate import Block, Candidate, RoleChoice, first_best, three_digits
 from servegen.solve.counts import Frontier, fewest, fill, frontier, spans
+from servegen.solve.frame import RoleFrame
 from servegen.solve.problem import EngineOption, Kind, Problem
 from servegen.solve.space import BATCH_LIMITS
-from servegen.solve.split import BUSIEST, Array, Index, Mask, Servers, combine, decodes, fabric_between, prefills
+from servegen.solve.split import BUSIEST, Array, Index, Mask, Servers, combine, fabric_between, gaps, starts, within_bounds
 
 #: Rounds of rate -> duration -> rate of a closed loop; the duration hardly depends on the rate below the sized load.
 LOOP_ROUNDS = 3
+#: More than any TP, by which a configuration and the TP of its peers are one number.
+PEERS = 1 << 20
 #: Counts of each role that are compared when latency is the objective: between more of them it differs by less than it is known.
 SPREAD = 16
 
@@ -36,15 +41,24 @@ def disaggregated(problem: Problem, engine: EngineOption, kinds: tuple[Kind, Kin
     if not engine.facts.disaggregation or fabric == 0.0:
         rejected["split: the engine cannot hand KV over" if fabric else "split: no fabric is declared"] += 1
         return Outcome((), 0, 0, 0.0, None)
-    gaps = decodes(problem, engine, kinds[1], fabric, rejected)
-    peers = tuple(sorted({c.tp for c in gaps.block.rows.lowered.configs})) if gaps.block else ()
-    start = prefills(problem, engine, kinds[0], peers, fabric, rejected)
-    first = min((start, gaps), key=lambda s: s.stage)
-    if first.stage < 3:
-        return Outcome((), len(start.row) + len(gaps.row), first.stage, 0.0, first.block)
+    second = gaps(problem, engine, kinds[1], fabric)
+    peers = tuple(sorted({c.tp for c in second.frame.block.rows.lowered.configs})) if second else ()
+    return paired(problem, starts(problem, engine, kinds[0], peers, fabric), second, rejected)
+
+
+def paired(
+    problem: Problem, first: RoleFrame | None, second: RoleFrame | None, rejected: Counter[str], keep: Mask | None = None
+) -> Outcome:
+    """Every pair of a prefill and a decode server, or those of the pairs of configurations to ``keep``."""
+    dec = within_bounds(problem, second, rejected)
+    pre = within_bounds(problem, first, rejected)
+    sides = (first, second) if first and second else None
+    least = min((pre, dec), key=lambda s: s.stage)
+    if least.stage < 3:
+        return Outcome((), len(pre.row) + len(dec.row), least.stage, 0.0, least.block, sides=sides)
     found: list[Candidate] = []
     searched, late = 0, Counter[str]()
-    pairs = _configurations(problem, start, gaps)
+    pairs = _configurations(problem, pre, dec, keep)
     for pair in pairs:
         searched += len(pair.p) * len(pair.q)
         best = pair.best(rejected, late)
@@ -53,25 +67,80 @@ def disaggregated(problem: Problem, engine: EngineOption, kinds: tuple[Kind, Kin
     if not problem.open_loop and not problem.saturate and problem.objective != "throughput":
         found = [turning(problem, c) for c in found]
     missed = max(sorted(late), key=lambda b: late[b], default="")
-    return Outcome(tuple(found), searched, 4 if found else 3, most, None, missed)
+    return Outcome(tuple(found), searched, 4 if found else 3, most, None, missed, sides=sides)
 
 
-def _configurations(problem: Problem, start: Servers, gaps: Servers) -> list[Pair]:
-    """Pairs of a prefill and a decode configuration of equal precision that draft alike."""
-    assert start.block is not None and gaps.block is not None  # both reached stage 3
-    out = []
-    pre, dec = start.block.rows, gaps.block.rows
-    for i, first in enumerate(pre.lowered.configs):
-        for j, second in enumerate(dec.lowered.configs):
-            if (first.weights, first.kv, first.drafted) != (second.weights, second.kv, second.drafted):
+def least_spend(problem: Problem, first: RoleFrame, second: RoleFrame) -> Array:
+    """What no pair of a prefill and a decode configuration costs less than, whatever its bounds, shape (prefill, decode); inf
+    where the pool does not hold it, -inf where that is not known beforehand.
+    """
+    shape = first.frame.configs, second.frame.configs
+    if problem.objective not in ("cost", "energy") or problem.saturate or not problem.open_loop:
+        return np.full(shape, -math.inf)
+    pre, dec = first.frame.block, second.frame.block
+    decoding = np.zeros(shape[1])
+    np.maximum.at(decoding, dec.rows.config, second.most())
+    starting, out = first.most(), np.full(shape, math.inf)
+    fronts: dict[tuple[int, int], Frontier] = {}
+    for j, c in enumerate(dec.rows.lowered.configs):
+        prefilling = np.zeros(shape[0])
+        mine = first.peer == c.tp
+        np.maximum.at(prefilling, pre.rows.config[mine], starting[mine])
+        for i in np.flatnonzero(prefilling * decoding[j]):
+            other = pre.rows.lowered.configs[i]
+            if not _alike(other, c):
                 continue
-            p = np.flatnonzero((pre.config[start.row] == i) & (start.peer == second.tp)).astype(np.int64)
-            q = np.flatnonzero(dec.config[gaps.row] == j).astype(np.int64)
-            if len(p) and len(q):
-                kinds = start.block.kind, gaps.block.kind
-                front = frontier(kinds, first.tp, second.tp, problem.spares, problem.max_accelerators)
+            front = _front(problem, (pre.kind, dec.kind), other.tp, c.tp, fronts)
+            x, y = (
+                max(math.ceil(problem.load / (problem.utilization * rate) * (1.0 - ROUNDING) - 1e-9), 1)
+                for rate in (prefilling[i], decoding[j])
+            )
+            if front.any and bool(front.holds(np.array(float(x)), np.array(float(y)))):
+                devices = (x + problem.spares) * other.tp, (y + problem.spares) * c.tp
+                out[i, j] = sum(n * _spend(problem, b.kind) for n, b in zip(devices, (pre, dec), strict=True))
+    return out
+
+
+def _spend(problem: Problem, kind: Kind) -> float:
+    """$/h or W of an accelerator."""
+    return kind.facts.tdp_w if problem.objective == "energy" else kind.plan.price_per_hour
+
+
+def _alike(first: Config, second: Config) -> bool:
+    """Whether two roles' configurations are of equal precision and draft alike."""
+    return (first.weights, first.kv, first.drafted) == (second.weights, second.kv, second.drafted)
+
+
+def _front(problem: Problem, kinds: tuple[Kind, Kind], tp_p: int, tp_d: int, made: dict[tuple[int, int], Frontier]) -> Frontier:
+    """The counts that the pool holds, each sizes' ``made`` once."""
+    if (tp_p, tp_d) not in made:
+        made[tp_p, tp_d] = frontier(kinds, tp_p, tp_d, problem.spares, problem.max_accelerators)
+    return made[tp_p, tp_d]
+
+
+def _configurations(problem: Problem, start: Servers, gaps: Servers, keep: Mask | None) -> list[Pair]:
+    """Pairs of a prefill and a decode configuration that are alike."""
+    assert start.block is not None and gaps.block is not None  # both reached stage 3
+    pre, dec = start.block.rows, gaps.block.rows
+    kinds, fronts = (start.block.kind, gaps.block.kind), dict[tuple[int, int], Frontier]()
+    starting = _by_value(pre.config[start.row] * PEERS + start.peer)
+    out = []
+    decoding = _by_value(dec.config[gaps.row])
+    for i, first in enumerate(pre.lowered.configs):
+        for j, q in decoding.items():
+            second = dec.lowered.configs[j]
+            p = starting.get(i * PEERS + second.tp)
+            if p is not None and _alike(first, second) and (keep is None or keep[i, j]):
+                front = _front(problem, kinds, first.tp, second.tp, fronts)
                 out.append(Pair(problem, start.block, gaps.block, start, gaps, p, q, front))
     return out
+
+
+def _by_value(values: Index) -> dict[int, Index]:
+    """Where each value stands, ascending."""
+    order = np.argsort(values, kind="stable")
+    found, first = np.unique(values[order], return_index=True)
+    return dict(zip(found.tolist(), np.split(order, first[1:]), strict=True))
 
 
 @dataclass(frozen=True)

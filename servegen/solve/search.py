@@ -12,10 +12,11 @@ from servegen.plan import Plan
 from servegen.solve.aggregate import Outcome, aggregated
 from servegen.solve.assemble import Risks, assemble
 from servegen.solve.candidate import Candidate
+from servegen.solve.ends import candidates_at
 from servegen.solve.explain import compare, flips, under_the_band
 from servegen.solve.groups import grouped
 from servegen.solve.pairs import disaggregated
-from servegen.solve.problem import Problem
+from servegen.solve.problem import Confidence, Problem
 from servegen.solve.reuse import apart, open_question, settled
 from servegen.solve.uncertainty import at_the_ends, cases, missing
 
@@ -117,13 +118,20 @@ def solve(problem: Problem) -> Plan:
     return explained(problem, seen, seen.best)
 
 
+def _at_end(problem: Problem, seen: Searched, known: Confidence) -> Candidate | None:
+    """The best at another end of the band than the ``known`` one that was ``seen``."""
+    if open_question(problem):  # hits depend on the room, and that on who is best
+        return search(problem).best
+    return choose(problem, candidates_at(problem, seen.outcomes, known))[0]
+
+
 def explained(problem: Problem, seen: Searched, chosen: Candidate, own: Problem | None = None) -> Plan:
     """The plan of one candidate of a search, with what the others lost by and what would change the decision.
 
     ``own`` is the problem on the accelerators that are the candidate's in a fleet: there the ends of the band are solved.
     """
     comparison = compare(problem, chosen, seen.candidates, seen.gain)
-    at_ends = at_the_ends(own or problem, chosen, lambda other: search(other).best)
+    at_ends = at_the_ends(own or problem, chosen, lambda other: _at_end(other, seen, problem.confidence))
     pessimistic = None
     if at_ends and problem.confidence == "best":
         where = "on these accelerators" if own else "in the pool"

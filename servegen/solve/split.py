@@ -6,6 +6,7 @@ prefill role's, gaps the decode role's, so each is sized by its own bounds here;
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from dataclasses import dataclass
 
@@ -18,8 +19,8 @@ from servegen.service import size
 from servegen.service.disciplines import DISCIPLINES, PREFILL_SLOTS, means_only
 from servegen.service.point import Point
 from servegen.service.server import server
-from servegen.solve.aggregate import by_row, level_limits, within_memory
 from servegen.solve.candidate import Block
+from servegen.solve.frame import Frame, RoleFrame, by_row, largest, level_limits, within_memory
 from servegen.solve.kept import kept_bytes
 from servegen.solve.problem import EngineOption, Kind, Problem
 from servegen.solve.space import BATCH_LIMITS, Rows, budget_of, build, chunks_for, occupancy
@@ -41,8 +42,8 @@ class Servers:
     """Candidates of one role, flat: shape (n,). Empty where none is left.
 
     ``rate`` is what one server sustains, ``level`` where it then stands, ``peer`` the TP of the servers that it hands over to
-    or takes over from (0 = any). ``stage`` is the last hurdle that some candidate
-    took (see :class:`servegen.solve.aggregate.Outcome`); ``block`` is None where no configuration can exist.
+    or takes over from (0 = any). ``stage`` is the last hurdle that some candidate took (see
+    :class:`servegen.solve.aggregate.Outcome`); ``block`` is None where no configuration can exist.
     """
 
     stage: int
@@ -66,14 +67,11 @@ def fabric_between(start: Kind, gaps: Kind) -> float:
     return min(start.plan.fabric_bytes_per_s, gaps.plan.fabric_bytes_per_s)
 
 
-def prefills(
-    problem: Problem, engine: EngineOption, kind: Kind, peers: tuple[int, ...], fabric: float, rejected: Counter[str]
-) -> Servers:
-    """Prefill servers that meet the bounds on first tokens, one per (configuration, chunk, TP of the decode server)."""
+def starts(problem: Problem, engine: EngineOption, kind: Kind, peers: tuple[int, ...], fabric: float) -> RoleFrame | None:
+    """All prefill servers, one per (configuration, chunk, TP of the decode server); None if there is none."""
     rows = build(problem, engine, kind, chunks_for(problem), Counter(), split=True)
     if rows is None or not peers:
-        return Servers(0, None, NONE, NONE, NOTHING, NOTHING, NONE)
-    d = problem.demand
+        return None
     peer = np.repeat(np.array(peers), len(rows))
     rows = rows.at(np.tile(np.arange(len(rows)), len(peers)))
     # As many links carry a hand-over as the narrower side has devices; a group of attention has its own.
@@ -83,19 +81,44 @@ def prefills(
     _, _, longest = occupancy(problem, rows)
     fits = (room.pool[:, 0] > 0) & (longest <= room.pool[:, 0]) & (kept_bytes(problem, rows) <= room.pool[:, 0])
     request_s = 2.0 * engine.facts.request_s.value  # both servers take the request in
-    srv = server(rows.terms, rows.chunk, request_s, d, _handoff(problem, rows, links))
+    srv = server(rows.terms, rows.chunk, request_s, problem.demand, _handoff(problem, rows, links))
     high = np.full(len(rows), BUSIEST)
-    factors = by_row(problem, engine, kind, rows)
-    limit, at_idle = size.largest_level(DISCIPLINES["prefill"], srv, d, problem.slo.touches(START), high, factors)
-    block = Block(problem, "prefill", engine, kind, rows, srv, room, slots, limit)
+    block = Block(problem, "prefill", engine, kind, rows, srv, room, slots, high)
+    return RoleFrame(Frame(block, fits[:, None], high[:, None]), peer, handed_per_s(problem, rows, links))
+
+
+def gaps(problem: Problem, engine: EngineOption, kind: Kind, fabric: float) -> RoleFrame | None:
+    """All decode servers, one per (configuration, batch limit); None if there is none."""
+    rows = build(problem, engine, kind, DECODE_CHUNKS, Counter(), split=True)
+    if rows is None:
+        return None
+    room = budget_of(problem, engine, rows, BATCH_LIMITS, handoff=True)
+    fits = within_memory(problem, rows, room, Counter(), cached=False)
+    srv = server(rows.terms, rows.chunk, 0.0, problem.demand)
+    levels = level_limits(problem, rows)
+    block = Block(problem, "decode", engine, kind, rows, srv, room, BATCH_LIMITS, largest(fits, levels))
+    handed = handed_per_s(problem, rows, fabric * rows.tp / rows.groups)
+    return RoleFrame(Frame(block, fits, levels), np.zeros(len(rows), dtype=np.int64), handed)
+
+
+def within_bounds(problem: Problem, side: RoleFrame | None, rejected: Counter[str]) -> Servers:
+    """The servers of a role that meet its bounds: prefill servers those on first tokens, decode servers those on gaps."""
+    if side is None:
+        return Servers(0, None, NONE, NONE, NOTHING, NOTHING, NONE)
+    block, fits, d = side.frame.block, side.frame.fits, problem.demand
+    step, srv = DISCIPLINES[block.discipline], block.server
+    answers = START if block.discipline == "prefill" else GAPS
+    factors = by_row(problem, block.engine, block.kind, block.rows)
+    limit, at_idle = size.largest_level(step, srv, d, problem.slo.touches(answers), block.level_limit, factors)
+    block = dataclasses.replace(block, problem=problem, level_limit=limit)
     for bound, broken in at_idle.items():
-        rejected[f"split: {bound}: missed even by a single request"] += int(np.sum(broken & fits))
-    alive = np.flatnonzero(fits & (limit > 0)).astype(np.int64)
-    if not len(alive):
+        rejected[f"split: {bound}: missed even by a single request"] += int(fits[broken].sum())
+    row, column = np.nonzero(fits & (limit > 0)[:, None])
+    if not len(row):
         return Servers(2 if fits.any() else 1, block, NONE, NONE, NOTHING, NOTHING, NONE)
-    rate = DISCIPLINES["prefill"](take(means_only(srv), alive), d, limit[alive]).rate
-    rate = np.minimum(rate, handed_per_s(problem, rows, links)[alive])
-    return Servers(3, block, alive, np.zeros_like(alive), limit[alive], rate, peer[alive])
+    level = np.minimum(side.frame.levels[row, column], limit[row])
+    rate = np.minimum(step(take(means_only(srv), row), d, level).rate, side.handed[row])
+    return Servers(3, block, row, column, level, rate, side.peer[row])
 
 
 def handed_per_s(problem: Problem, rows: Rows, links: Array) -> Array:
@@ -116,31 +139,6 @@ def _handoff(problem: Problem, rows: Rows, links: Array) -> Array:
     chunks = np.ceil(d.uncached_edges[None, :] * rows.groups[:, None] / rows.chunk[:, None])
     prefill = rows.terms.prefill_s(d.uncached_edges, d.total_edges, rows.chunk)
     return np.maximum.accumulate(np.maximum(whole / chunks, whole - prefill), axis=1)
-
-
-def decodes(problem: Problem, engine: EngineOption, kind: Kind, fabric: float, rejected: Counter[str]) -> Servers:
-    """Decode servers that meet the bounds on gaps, one per (configuration, batch limit)."""
-    rows = build(problem, engine, kind, DECODE_CHUNKS, Counter(), split=True)
-    if rows is None:
-        return Servers(0, None, NONE, NONE, NOTHING, NOTHING, NONE)
-    d = problem.demand
-    room = budget_of(problem, engine, rows, BATCH_LIMITS, handoff=True)
-    fits = within_memory(problem, rows, room, Counter(), cached=False)
-    srv = server(rows.terms, rows.chunk, 0.0, d)
-    levels = level_limits(problem, rows)
-    high = np.where(fits.any(axis=1), np.max(np.where(fits, levels, 0.0), axis=1), levels[:, 0])
-    factors = by_row(problem, engine, kind, rows)
-    limit, at_idle = size.largest_level(DISCIPLINES["decode"], srv, d, problem.slo.touches(GAPS), high, factors)
-    block = Block(problem, "decode", engine, kind, rows, srv, room, BATCH_LIMITS, limit)
-    for bound, broken in at_idle.items():
-        rejected[f"split: {bound}: missed even by a single request"] += int(fits[broken].sum())
-    row, column = np.nonzero(fits & (limit > 0)[:, None])
-    if not len(row):
-        return Servers(2 if fits.any() else 1, block, NONE, NONE, NOTHING, NOTHING, NONE)
-    level = np.minimum(levels[row, column], limit[row])
-    rate = DISCIPLINES["decode"](take(means_only(srv), row), d, level).rate
-    rate = np.minimum(rate, handed_per_s(problem, rows, fabric * rows.tp / rows.groups)[row])
-    return Servers(3, block, row, column, level, rate, np.zeros_like(row))
 
 
 def combine(start: Point, gaps: Point) -> Point:

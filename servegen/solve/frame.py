@@ -1,0 +1,158 @@
+"""What the candidates of one role are before any bound is asked of them: the same at both ends of the band."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servegen.roofline import memory as mem
+from servegen.roofline.step import take
+from servegen.service import size
+from servegen.service.disciplines import DISCIPLINES, means_only
+from servegen.service.server import server
+from servegen.solve.bands import pessimism
+from servegen.solve.budget import Budget
+from servegen.solve.candidate import Block
+from servegen.solve.kept import kept_bytes, level_cap, running
+from servegen.solve.problem import EngineOption, Kind, Problem
+from servegen.solve.space import BATCH_LIMITS, KV_SLACK, Rows, budget_of, build, chunks_for, occupancy
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Candidates (rows, limits) of a block: those that ``fits`` the memory, each with the largest of ``levels`` that its batch
+    limit allows. The block's own ``level_limit`` is the largest of each row; bounds only lower it.
+    """
+
+    block: Block
+    fits: Mask
+    levels: Array
+
+    @property
+    def configs(self) -> int:
+        return len(self.block.rows.lowered.configs)
+
+    def of(self, keep: Mask) -> Frame:
+        """The rows of the configurations to ``keep``, shape (configs,), all chunks of each."""
+        return self.at(np.flatnonzero(keep[self.block.rows.config]))
+
+    def at(self, index: NDArray[np.int64]) -> Frame:
+        """The rows of ``index``."""
+        block = self.block
+        srv, room = take(block.server, index), take(block.budget, index)
+        rows, high = block.rows.at(index), block.level_limit[index]
+        block = dataclasses.replace(block, rows=rows, server=srv, budget=room, level_limit=high)
+        return dataclasses.replace(self, block=block, fits=self.fits[index], levels=self.levels[index])
+
+
+@dataclass(frozen=True)
+class RoleFrame:
+    """The frame of a role of a split: the TP of the servers that each row hands over to or takes over from (0 = any), and the
+    requests/s that the fabric ``handed`` on at the most, shapes (rows,). A prefill server has one limit.
+    """
+
+    frame: Frame
+    peer: NDArray[np.int64]
+    handed: Array
+
+    def of(self, keep: Mask) -> RoleFrame:
+        """The configurations to ``keep``."""
+        index = np.flatnonzero(keep[self.frame.block.rows.config])
+        return RoleFrame(self.frame.at(index), self.peer[index], self.handed[index])
+
+    def most(self) -> Array:
+        """Requests/s that a row's server can sustain whatever the bounds, shape (rows,); 0 where it does not fit."""
+        block = self.frame.block
+        free = DISCIPLINES[block.discipline](means_only(block.server), block.problem.demand, block.level_limit).rate
+        return np.where(self.frame.fits.any(axis=1), np.minimum(free, self.handed), 0.0)
+
+
+def frames(problem: Problem, engine: EngineOption, kind: Kind, rejected: Counter[str]) -> list[Frame]:
+    """The aggregated candidates of an engine on a kind, a frame for each discipline that the engine has."""
+    disciplines, d = engine.facts.schedulers, problem.demand
+    seen: Counter[str] = Counter()
+    rows = build(problem, engine, kind, chunks_for(problem), seen)
+    out = []
+    if rows is not None:
+        room = budget_of(problem, engine, rows, BATCH_LIMITS)
+        fits = within_memory(problem, rows, room, seen)
+        srv = server(rows.terms, rows.chunk, engine.facts.request_s.value, d)
+        levels = np.minimum(level_limits(problem, rows, disciplines == ("static",)), level_cap(problem, rows, room.pool))
+        for x in disciplines:
+            block = Block(problem, x, engine, kind, rows, srv, room, BATCH_LIMITS, largest(fits, levels))
+            frame = Frame(block, _scheduled(block, fits, rejected), levels)
+            if x == "mixed" and not rows.terms.plain:
+                whole = np.flatnonzero((rows.groups == 1.0) & (rows.devices == rows.tp))
+                reason = "mixed chunks: not predicted with pipeline stages or attention groups"
+                rejected[reason] += int(frame.fits.sum() - frame.fits[whole].sum())
+                frame = frame.at(whole)
+            out.append(frame)
+    for reason, n in seen.items():  # memory asks nothing of a discipline, but each has its candidates
+        rejected[reason] += n * len(disciplines)
+    return out
+
+
+def largest(fits: Mask, levels: Array) -> Array:
+    """The largest level of each row's candidates that fit, the first one's where none does."""
+    return np.where(fits.any(axis=1), np.max(np.where(fits, levels, 0.0), axis=1), levels[:, 0])
+
+
+def within_memory(problem: Problem, rows: Rows, room: Budget, rejected: Counter[str], cached: bool = True) -> Mask:
+    """Candidates (rows, limits) whose weights, longest request and full batch fit, and what a prefix cache must keep.
+
+    Not ``cached`` are decode servers, which have no such cache.
+    """
+    mean, std, longest = (column[:, None] for column in occupancy(problem, rows))
+    whole = room.fits & (longest <= room.pool)
+    mine = BATCH_LIMITS[None, :] / rows.groups[:, None]
+    pool = room.pool
+    if cached:
+        pool, *one = running(problem, rows, room.pool)
+        mean, std = (column[:, None] for column in one)
+    batch = whole & (mine <= mem.largest_batch(pool, mean, std, KV_SLACK)) & (mine == np.floor(mine))
+    rejected["memory: the weights and the engine's reserve do not fit"] += int(np.sum(~room.fits))
+    rejected["memory: the KV pool cannot hold the longest request"] += int(np.sum(room.fits & ~whole))
+    rejected["memory: the KV pool cannot hold the batch limit"] += int(np.sum(whole & ~batch))
+    if cached and problem.kept_tokens:
+        keeps = batch & (kept_bytes(problem, rows)[:, None] < room.pool)
+        rejected["memory: the KV pool cannot keep the prompts that are to be found again"] += int(np.sum(batch & ~keeps))
+        batch = keeps
+    return np.asarray(batch & ~np.isin(BATCH_LIMITS, problem.without_limits))
+
+
+def level_limits(problem: Problem, rows: Rows, static: bool = False) -> Array:
+    """Largest mean number of sequences at each batch limit: below it when slots must be free, else all of it.
+
+    Requests in flight vary with open arrivals and with users who think; a stated concurrency is what it is. Attention groups
+    have their slots apart. Shape (rows, limits).
+    """
+    shape = (len(rows), len(BATCH_LIMITS))
+    if not problem.bounded_start or problem.load_kind == "concurrency":
+        return np.broadcast_to(BATCH_LIMITS, shape)
+    mine = {g: BATCH_LIMITS / g for g in np.unique(rows.groups)}
+    by_groups = {g: g * size.slot_level(limit, size.peak(problem.demand, static, limit)) for g, limit in mine.items()}
+    return np.stack([by_groups[g] for g in rows.groups])
+
+
+def _scheduled(block: Block, fits: Mask, rejected: Counter[str]) -> Mask:
+    """Of the candidates those whose drafting the discipline allows."""
+    rounds, engine = block.rows.terms.rounds, block.engine.facts
+    if rounds is None or block.discipline in engine.drafting_schedulers:
+        return fits
+    able: Mask = fits & (rounds.drafted == 0)[:, None]
+    rejected[f"speculation: {engine.id} does not draft with {block.discipline} scheduling"] += int(np.sum(fits & ~able))
+    return able
+
+
+def by_row(problem: Problem, engine: EngineOption, kind: Kind, rows: Rows) -> dict[str, Array]:
+    """:func:`servegen.solve.bands.pessimism` of each row, shape (rows,)."""
+    near, far = (pessimism(problem, engine.facts, kind.facts, cut) for cut in (False, True))
+    cut = rows.is_cut(kind)
+    return {metric: np.where(cut, far[metric], factor) for metric, factor in near.items()}
