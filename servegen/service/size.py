@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from servegen.roofline.step import take
 from servegen.service import latency
+from servegen.service.bisection import halved
 from servegen.service.demand import BATCH_GRID, Demand
-from servegen.service.disciplines import Discipline
+from servegen.service.disciplines import Discipline, means_only
 from servegen.service.point import Point
 from servegen.service.server import Server
 
@@ -79,6 +80,14 @@ def at_replica(d: Demand, replicas: Array, evened: Mask) -> Demand:
         return d
     least = np.where(evened, 0.0, 1.0)
     arrival, queue = (least + (cv2 - least) / replicas for cv2 in (d.arrival_cv2, d.queue_cv2))
+    return dataclasses.replace(d, arrival_cv2=arrival, queue_cv2=queue)
+
+
+def rows_of(d: Demand, index: NDArray[np.int64]) -> Demand:
+    """The demand of the replicas of an index, where each sees its own arrivals."""
+    if isinstance(d.arrival_cv2, float) and isinstance(d.queue_cv2, float):
+        return d
+    arrival, queue = (cv2 if isinstance(cv2, float) else cv2[index] for cv2 in (d.arrival_cv2, d.queue_cv2))
     return dataclasses.replace(d, arrival_cv2=arrival, queue_cv2=queue)
 
 
@@ -180,9 +189,10 @@ def level_at(
     discipline: Discipline, s: Server, d: Demand, kind: LoadKind, target: Array, high: Array, think_s: float = 0.0
 ) -> Array:
     """Level at which each row carries ``target`` (rows,), which must not exceed what it carries at ``high``."""
+
+    def make(index: NDArray[np.int64]) -> Callable[[Array], Mask]:
+        some, mine, goal = take(means_only(s), index), rows_of(d, index), target[index]
+        return lambda x: np.asarray(load(kind, discipline(some, mine, np.exp(x)), mine, think_s) > goal)
+
     low_t, high_t = np.full_like(high, np.log(IDLE * 1e-4)), np.log(np.maximum(high, 1e-12))
-    for _ in range(HALVINGS):
-        middle = (low_t + high_t) / 2.0
-        over = load(kind, discipline(s, d, np.exp(middle)), d, think_s) > target
-        low_t, high_t = np.where(over, low_t, middle), np.where(over, middle, high_t)
-    return np.exp(high_t)
+    return np.exp(halved(make, low_t, high_t, HALVINGS)[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from servegen.plan import Quantiles
 from servegen.roofline.step import join, take
 from servegen.service import latency, size
+from servegen.service.bisection import halved
 from servegen.service.demand import Demand
 from servegen.service.disciplines import DISCIPLINES
 from servegen.service.point import Point
@@ -83,6 +84,24 @@ class Seen:
         """Share of requests that meet all of ``jointly``, shape (deployments,)."""
         return self._mixed(size.attainment(self.point, d, jointly, pessimism))
 
+    def quantile(self, chance: Callable[[Seen, Array], Array], probability: float | Array) -> Array:
+        """The time that is exceeded with chance 1 - ``probability``, shape (deployments,); as
+        :func:`servegen.service.latency.quantile`. ``chance`` is that of being above a time, of some of the deployments."""
+
+        def make(index: NDArray[np.int64]) -> Callable[[Array], NDArray[np.bool_]]:
+            several, allowed = self._repeated(index), np.broadcast_to(1.0 - probability, self.count)[index]
+            return lambda t: np.asarray(chance(several, np.exp(t)) > allowed)
+
+        low, high = np.full(self.count, np.log(1e-7)), np.full(self.count, np.log(1e5))
+        return np.asarray(np.exp(halved(make, low, high, latency.HALVINGS, rising=False)[1]))
+
+    def _repeated(self, index: NDArray[np.int64]) -> Seen:
+        """The deployments of an index."""
+        rows = [np.flatnonzero(self.of == i) for i in range(self.count)]
+        of = np.repeat(np.arange(len(index)), [len(rows[i]) for i in index])
+        every = np.concatenate([rows[i] for i in index])
+        return Seen(take(self.point, every), of, self.share[every], len(index))
+
     def _mixed(self, values: Array) -> Array:
         # Requests have the same lengths whoever answers them, so gaps are shared out as requests are.
         return np.asarray(np.bincount(self.of, self.share * values, minlength=self.count), dtype=np.float64)
@@ -107,23 +126,26 @@ def candidate_points(problem: Problem, candidates: Sequence[Candidate], routed: 
 
 def p95(seen: Seen, d: Demand) -> tuple[Array, Array]:
     """95th percentiles of TTFT and ITL, shape (deployments,)."""
-    ttft = latency.quantile(lambda t: seen.exceeds("ttft", d, t), 0.95, seen.count)
-    itl = latency.quantile(lambda t: seen.exceeds("itl", d, t), 0.95, seen.count)
-    return ttft, itl
+    return percentile("ttft", seen, d, 0.95), percentile("itl", seen, d, 0.95)
+
+
+def percentile(metric: str, seen: Seen, d: Demand, probability: float | Array) -> Array:
+    """A percentile of ``metric``, shape (deployments,)."""
+    return seen.quantile(lambda some, t: some.exceeds(metric, d, t), probability)
 
 
 def pace(seen: Seen, itl: Array, d: Demand) -> Array:
     """95th percentile of ITL, which is ``itl``, or of TPOT where tokens may come in bursts, shape (deployments,)."""
     if seen.point.burst is None:
         return itl
-    return latency.quantile(lambda t: seen.pace_exceeds(d, t), 0.95, seen.count)
+    return seen.quantile(lambda some, t: some.pace_exceeds(d, t), 0.95)
 
 
 def quantiles(metric: str, seen: Seen, d: Demand) -> Quantiles:
     """Mean and percentiles of a metric of one deployment."""
     n = len(seen.share)
     thrice = Seen(join([seen.point] * 3), np.repeat(np.arange(3), n), np.tile(seen.share, 3), 3)
-    found = latency.quantile(lambda t: thrice.exceeds(metric, d, t), np.array([0.5, 0.95, 0.99]), 3)
+    found = percentile(metric, thrice, d, np.array([0.5, 0.95, 0.99]))
     return Quantiles(float(seen.mean(metric, d)[0]), *(float(v) for v in found))
 
 
@@ -131,7 +153,7 @@ def statistics(bound: size.Bound, seen: Seen, d: Demand) -> Array:
     """The statistic that a bound limits, shape (deployments,)."""
     if bound.probability != bound.probability:
         return seen.mean(bound.metric, d)
-    return latency.quantile(lambda t: seen.exceeds(bound.metric, d, t), bound.probability, seen.count)
+    return percentile(bound.metric, seen, d, bound.probability)
 
 
 def bounded(bound: size.Bound, seen: Seen, d: Demand) -> float:
