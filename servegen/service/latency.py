@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from servegen.service.burst import Burst
 from servegen.service.demand import EDGE_WEIGHTS, WIDTHS, Demand
 from servegen.service.point import Point
 
@@ -80,31 +79,24 @@ def itl_mean(p: Point) -> Array:
 
 
 def tpot_exceeds(p: Point, t: Array, d: Demand) -> Array:
-    """Chance that the mean gap of a request is longer than ``t``: the mean of its gaps, nearly normal.
+    """Chance that the mean gap of a request is longer than ``t``, over answers of every length, each nearly normal.
 
-    With bursts the number of rounds that an answer takes varies as well, most for short answers (renewal theory).
+    Stalls, and what the rounds of a burst yield, differ from gap to gap and average out. How many sequences run changes only as
+    fast as they end, so that an answer sees much the same number throughout. The last round of a burst yields tokens that an
+    answer has no use for, which costs a short one most (renewal theory).
     """
     middle = (p.stall_edges_s[:, 1:] + p.stall_edges_s[:, :-1]) / 2.0
     least, more = p.joined_least_s, p.joined_s
     joined = p.joined * (2.0 * middle * (least + more) + least**2 + 2.0 * least * more + (1.0 + p.joined_cv2) * more**2)
-    stalls = p.stall_share * np.sum(p.stall_weights * (middle**2 + joined), axis=1)
+    each = p.stall_share * np.sum(p.stall_weights * (middle**2 + joined), axis=1)
+    steady, past = p.gap_sd_s**2, np.zeros_like(p.gap_s)
     if p.burst is not None:
-        return _burst_tpot_exceeds(p, p.burst, stalls, t, d)
-    variance = p.gap_sd_s**2 + stalls
-    return np.asarray(_normal_tail((t - p.gap_mean_s) / np.maximum(np.sqrt(variance / max(d.gaps, 1.0)), 1e-9)))
-
-
-def _burst_tpot_exceeds(p: Point, b: Burst, stalls: Array, t: Array, d: Demand) -> Array:
-    """The same over answers of every length. Stalls (of this variance) and yields differ from round to round, and average out;
-    how many sequences run changes as slowly as they end, so that an answer sees much the same number throughout.
-    """
-    each, steady = (stalls + b.variance * p.gap_mean_s**2) / b.tokens, (p.gap_sd_s / b.tokens) ** 2
-    parts = []
-    for weight, osl in zip(WIDTHS, d.osl_nodes, strict=True):
-        gaps = max(osl - 1.0, 1.0)
-        mean = p.gap_mean_s * (1.0 + b.past / gaps) / (1.0 + b.past / d.gaps)
-        parts.append(weight * _normal_tail((t - mean) / np.maximum(np.sqrt(each / gaps + steady), 1e-9)))
-    return np.asarray(sum(parts))
+        each = (each + p.burst.variance * p.gap_mean_s**2) / p.burst.tokens
+        steady, past = steady / p.burst.tokens**2, p.burst.past
+    gaps = np.maximum(d.osl_nodes - 1.0, 1.0)
+    mean = p.gap_mean_s[:, None] * (1.0 + past[:, None] / gaps) / (1.0 + past / d.gaps)[:, None]
+    spread = np.maximum(np.sqrt(each[:, None] / gaps + steady[:, None]), 1e-9)
+    return np.asarray(_normal_tail((t[:, None] - mean) / spread) @ WIDTHS)
 
 
 def pace_exceeds(p: Point, t: Array, d: Demand) -> Array:

@@ -66,23 +66,19 @@ class Seen:
         return self.tpot_over(t, load) if self.burst else self.itl_over(t)
 
     def tpot_over(self, t: float, load: Traffic) -> float:
-        gaps = load.gaps
         square = 0.0
         for s in self.stalls:
             mine = (s.low + s.high) / 2
             others = 2 * mine * (s.least + s.more) + s.least**2 + 2 * s.least * s.more + (1 + s.cv2) * s.more**2
             square += s.weight * (mine**2 + s.joined * others)
-        if self.burst:
-            tokens, variance, past = self.burst
-            each = (self.stalled * square + variance * self.gap_mean**2) / tokens
-            total = 0.0
-            for weight, output in zip(WIDTHS, load.output_bins, strict=True):
-                n = max(output - 1.0, 1.0)
-                mean = self.gap_mean * (1 + past / n) / (1 + past / gaps)
-                total += weight * _tail((t - mean) / max(math.sqrt(each / n + (self.gap_sd / tokens) ** 2), 1e-9))
-            return total
-        sd = math.sqrt((self.gap_sd**2 + self.stalled * square) / max(gaps, 1.0))
-        return _tail((t - self.gap_mean) / max(sd, 1e-9))
+        tokens, variance, past = self.burst or (1.0, 0.0, 0.0)
+        each = (self.stalled * square + variance * self.gap_mean**2) / tokens
+        total = 0.0
+        for weight, output in zip(WIDTHS, load.output_bins, strict=True):
+            n = max(output - 1.0, 1.0)
+            mean = self.gap_mean * (1 + past / n) / (1 + past / load.gaps)
+            total += weight * _tail((t - mean) / max(math.sqrt(each / n + (self.gap_sd / tokens) ** 2), 1e-9))
+        return total
 
     def e2e_over(self, t: float, outputs: Sequence[float]) -> float:
         return sum(w * self.ttft_over(t - max(o - 1.0, 0.0) * self.gap_mean) for w, o in zip(EDGE_WEIGHTS, outputs, strict=True))

@@ -83,6 +83,18 @@ def test_latency_is_the_pace_of_answers() -> None:
     assert plan.prediction.itl.p95 > plain.prediction.itl.p95  # a gap of a round is longer than a step
 
 
+@pytest.mark.parametrize("topology", ["aggregated", "auto"])
+@pytest.mark.parametrize("slo", ["{tpot: {p95: 12ms}}", QUICK, "{ttft: {p95: 900ms}, tpot: {p95: 18ms}}", "{itl: {p95: 30ms}}"])
+def test_what_does_not_draft_is_judged_as_if_nothing_could(slo: str, topology: str) -> None:
+    constraints = f"{{topology: {topology}}}"
+    able, plain = search(asked(slo=slo, constraints=constraints)), search(problem(slo=slo, constraints=constraints))
+    undrafted = [c for c in able.candidates if not c.drafted]
+    assert [c.name for c in undrafted] == [c.name for c in plain.candidates]
+    for one, other in zip(undrafted, plain.candidates, strict=True):
+        assert (one.objective, one.devices) == (other.objective, other.devices)
+        assert one.headroom == pytest.approx(other.headroom, rel=1e-9)
+
+
 def test_a_bound_on_gaps_counts_every_gap() -> None:
     """A round may last longer than a gap may, whatever it yields."""
     question = asked(

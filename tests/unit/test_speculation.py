@@ -198,6 +198,16 @@ def test_one_gap_of_a_burst_is_a_round_and_the_others_are_nothing() -> None:
     assert quantile(p, "pace", 0.95) == pytest.approx(quantile(p, "tpot", 0.95))
 
 
+@pytest.mark.parametrize("discipline", ["prefill-first", "decode", "mixed"])
+def test_the_pace_of_an_answer_is_one_formula(discipline: str) -> None:
+    """Rounds of one token are no rounds."""
+    p = point(0, 0.8, 16.0, discipline)
+    assert p.burst is not None
+    none = dataclasses.replace(p, burst=None)
+    for t in (0.9, 1.0, 1.1, 1.5):
+        assert latency.tpot_exceeds(p, t * p.gap_mean_s, D) == pytest.approx(latency.tpot_exceeds(none, t * p.gap_mean_s, D))
+
+
 def test_certain_acceptance_yields_all_and_none_yields_one() -> None:
     sure, never = point(3, 1.0, 8.0), point(3, 1e-9, 8.0)
     assert sure.burst is not None and never.burst is not None
