@@ -66,11 +66,16 @@ def fabric_between(start: Kind, gaps: Kind) -> float:
     return min(start.plan.fabric_bytes_per_s, gaps.plan.fabric_bytes_per_s)
 
 
+def refused(problem: Problem, rejected: Counter[str]) -> Counter[str]:
+    """Where a role counts what cannot exist: aside where the aggregated search has counted the same configurations."""
+    return rejected if problem.topology == "disaggregated" else Counter()
+
+
 def prefills(
     problem: Problem, engine: EngineOption, kind: Kind, peers: tuple[int, ...], fabric: float, rejected: Counter[str]
 ) -> Servers:
     """Prefill servers that meet the bounds on first tokens, one per (configuration, chunk, TP of the decode server)."""
-    rows = build(problem, engine, kind, chunks_for(problem), Counter(), split=True)
+    rows = build(problem, engine, kind, chunks_for(problem), refused(problem, rejected), split=True)
     if rows is None or not peers:
         return Servers(0, None, NONE, NONE, NOTHING, NOTHING, NONE)
     d = problem.demand
@@ -120,12 +125,13 @@ def _handoff(problem: Problem, rows: Rows, links: Array) -> Array:
 
 def decodes(problem: Problem, engine: EngineOption, kind: Kind, fabric: float, rejected: Counter[str]) -> Servers:
     """Decode servers that meet the bounds on gaps, one per (configuration, batch limit)."""
-    rows = build(problem, engine, kind, DECODE_CHUNKS, Counter(), split=True)
+    refusals = refused(problem, rejected)
+    rows = build(problem, engine, kind, DECODE_CHUNKS, refusals, split=True)
     if rows is None:
         return Servers(0, None, NONE, NONE, NOTHING, NOTHING, NONE)
     d = problem.demand
     room = budget_of(problem, engine, rows, BATCH_LIMITS, handoff=True)
-    fits = within_memory(problem, rows, room, Counter(), cached=False)
+    fits = within_memory(problem, rows, room, refusals, cached=False)
     srv = server(rows.terms, rows.chunk, 0.0, d)
     levels = level_limits(problem, rows)
     high = np.where(fits.any(axis=1), np.max(np.where(fits, levels, 0.0), axis=1), levels[:, 0])
