@@ -78,6 +78,11 @@ class Missing:
 
     role: str
     left: int  # spares counted
-    utilization: float  # of what they sustain within the bounds; inf where none is left
+    utilization: float  # of what they sustain within the bounds; nan where nobody is left to take the load
     ttft_p95_s: float  # nan beyond what they sustain
     itl_p95_s: float
+
+    @property
+    def bounds_hold(self) -> bool:
+        """Whether those who are left, if any are, sustain the load within every bound."""
+        return self.utilization <= 1.0

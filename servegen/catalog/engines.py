@@ -43,6 +43,12 @@ def resolve_engine(name: str) -> EngineFacts:
     return replace(facts, versions=(version,))
 
 
+def engines_on(vendor: str) -> tuple[str, ...]:
+    """The engines that a spec may name and that run on accelerators of ``vendor``, in order of their ids."""
+    known = (_load(e) for e in list_engines())
+    return tuple(f.id for f in known if vendor in f.vendors and not f.predicts_only)
+
+
 def gemm_of(engine: EngineFacts, accelerator: AcceleratorFacts, precision: str) -> GemmEfficiency:
     """The shares that GEMMs with weights of ``precision`` reach: the engine's own kernels where they are known apart."""
     return engine.kernels.get(f"{accelerator.id}.{precision}", accelerator.gemm[precision])

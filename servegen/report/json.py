@@ -62,6 +62,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
                 "role": gap.role,
                 "left": gap.left,
                 "utilization": gap.utilization,
+                "boundsHold": gap.bounds_hold,
                 "ttftP95": gap.ttft_p95_s,
                 "itlP95": gap.itl_p95_s,
             }

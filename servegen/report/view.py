@@ -245,12 +245,10 @@ def missing(plan: Plan) -> Table:
     """Shape (roles, 7): what is left when one replica is down, and how a rollout replaces them."""
     rows = []
     for gap in plan.missing:
-        late = gap.utilization > 1.0
         rows.append(
             (
-                gap.role, str(gap.left), percent(gap.utilization) if gap.left else NONE,
-                NONE if late else seconds(gap.ttft_p95_s), NONE if late else seconds(gap.itl_p95_s),
-                "NO" if late else "yes", _rollout(plan, plan.role(gap.role)),
+                gap.role, str(gap.left), percent(gap.utilization), seconds(gap.ttft_p95_s), seconds(gap.itl_p95_s),
+                "yes" if gap.bounds_hold else "NO", _rollout(plan, plan.role(gap.role)),
             )
         )
     headers = ("one replica down of", "left", "utilization", "TTFT p95", "ITL p95", "bounds hold", "a rollout")

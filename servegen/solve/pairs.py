@@ -41,9 +41,9 @@ def disaggregated(problem: Problem, engine: EngineOption, kinds: tuple[Kind, Kin
     if not engine.facts.disaggregation or fabric == 0.0:
         rejected["split: the engine cannot hand KV over" if fabric else "split: no fabric is declared"] += 1
         return Outcome((), 0, 0, 0.0, None)
-    second = gaps(problem, engine, kinds[1], fabric)
+    second = gaps(problem, engine, kinds[1], fabric, rejected)
     peers = tuple(sorted({c.tp for c in second.frame.block.rows.lowered.configs})) if second else ()
-    return paired(problem, starts(problem, engine, kinds[0], peers, fabric), second, rejected)
+    return paired(problem, starts(problem, engine, kinds[0], peers, fabric, rejected), second, rejected)
 
 
 def paired(

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servegen.catalog.accelerators import arithmetic
+from servegen.catalog.engines import engines_on
 from servegen.catalog.facts import AcceleratorFacts, ModelFacts
 from servegen.lower import Config, Lowered, MemoryTerms
 from servegen.plan import PoolPlan
@@ -133,7 +134,8 @@ def refusal(problem: Problem, engine: EngineOption, kind: Kind, option: WeightOp
     """Why a configuration cannot exist, "" if it can. The first reason in this order counts."""
     facts = kind.facts
     if facts.vendor not in engine.facts.vendors:
-        return f"engine: {engine.facts.id} does not run on {facts.vendor}"
+        others = " and ".join(engines_on(facts.vendor))
+        return f"engine: {engine.facts.id} does not run on {facts.vendor}" + (f"; {others} would" if others else "")
     if option.precision not in facts.gemm:
         return f"dtype: {facts.id} cannot serve {option.precision} weights"
     if option.quantization and arithmetic(facts, option.precision) != option.precision:

@@ -67,9 +67,16 @@ def fabric_between(start: Kind, gaps: Kind) -> float:
     return min(start.plan.fabric_bytes_per_s, gaps.plan.fabric_bytes_per_s)
 
 
-def starts(problem: Problem, engine: EngineOption, kind: Kind, peers: tuple[int, ...], fabric: float) -> RoleFrame | None:
+def refused(problem: Problem, rejected: Counter[str]) -> Counter[str]:
+    """Where a role counts what cannot exist: aside where the aggregated search has counted the same configurations."""
+    return rejected if problem.topology == "disaggregated" else Counter()
+
+
+def starts(
+    problem: Problem, engine: EngineOption, kind: Kind, peers: tuple[int, ...], fabric: float, rejected: Counter[str]
+) -> RoleFrame | None:
     """All prefill servers, one per (configuration, chunk, TP of the decode server); None if there is none."""
-    rows = build(problem, engine, kind, chunks_for(problem), Counter(), split=True)
+    rows = build(problem, engine, kind, chunks_for(problem), refused(problem, rejected), split=True)
     if rows is None or not peers:
         return None
     peer = np.repeat(np.array(peers), len(rows))
@@ -87,13 +94,14 @@ def starts(problem: Problem, engine: EngineOption, kind: Kind, peers: tuple[int,
     return RoleFrame(Frame(block, fits[:, None], high[:, None]), peer, handed_per_s(problem, rows, links))
 
 
-def gaps(problem: Problem, engine: EngineOption, kind: Kind, fabric: float) -> RoleFrame | None:
+def gaps(problem: Problem, engine: EngineOption, kind: Kind, fabric: float, rejected: Counter[str]) -> RoleFrame | None:
     """All decode servers, one per (configuration, batch limit); None if there is none."""
-    rows = build(problem, engine, kind, DECODE_CHUNKS, Counter(), split=True)
+    refusals = refused(problem, rejected)
+    rows = build(problem, engine, kind, DECODE_CHUNKS, refusals, split=True)
     if rows is None:
         return None
     room = budget_of(problem, engine, rows, BATCH_LIMITS, handoff=True)
-    fits = within_memory(problem, rows, room, Counter(), cached=False)
+    fits = within_memory(problem, rows, room, refusals, cached=False)
     srv = server(rows.terms, rows.chunk, 0.0, problem.demand)
     levels = level_limits(problem, rows)
     block = Block(problem, "decode", engine, kind, rows, srv, room, BATCH_LIMITS, largest(fits, levels))

@@ -50,10 +50,10 @@ def missing(problem: Problem, chosen: Candidate) -> tuple[Missing, ...]:
 def _without_one(problem: Problem, chosen: Candidate, index: int) -> Missing:
     role = chosen.roles[index]
     left = role.replicas + problem.spares - 1
-    if not left:
-        return Missing(role.name, 0, math.inf, math.nan, math.nan)
     if chosen.grouped:
         return _shared_out(problem, chosen, index, left)
+    if not left:
+        return Missing(role.name, 0, math.nan, math.nan, math.nan)
     each = role.load * role.replicas / left
     utilization = each / role.sustained
     if utilization > 1.0:
@@ -66,7 +66,7 @@ def _without_one(problem: Problem, chosen: Candidate, index: int) -> Missing:
 def _shared_out(problem: Problem, chosen: Candidate, index: int, left: int) -> Missing:
     """A replica of a group down: the router shares its requests out over all that are left, of both groups."""
     counts = [r.replicas + problem.spares - (i == index) for i, r in enumerate(chosen.roles)]
-    roles = spread(chosen.roles, counts)
+    roles = tuple(r for r in spread(chosen.roles, counts) if r.replicas)
     utilization = max(r.load / r.sustained for r in roles)
     if utilization > 1.0:
         return Missing(chosen.roles[index].name, left, utilization, math.nan, math.nan)

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from servegen.catalog.accelerators import list_accelerators
+from servegen.catalog.accelerators import list_accelerators, resolve_accelerator
+from servegen.catalog.engines import resolve_engine
 from tests.proof.harness import Ran, command, spec, write_spec
 
 NODE, POOL = "hardware__pool__0", "hardware__pool"
@@ -170,5 +171,9 @@ def test_every_accelerator_with_every_model(accelerator: str, model: str, tmp_pa
         assert (tmp_path / "out").exists() == (ran.code == 0)
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
         codes.append(ran.code)
-    if model == MODELS[0] and not accelerator.startswith("tpu"):  # eight billion parameters fit sixteen of anything
+    runs = resolve_accelerator(accelerator).vendor in {v for e in engines for v in resolve_engine(e).vendors}
+    if not runs:
+        assert codes == [3, 3, 3]
+        assert "does not run on" in ran.err, ran.err
+    elif model == MODELS[0] and not accelerator.startswith("tpu"):  # eight billion parameters fit sixteen of anything
         assert codes[0] == 0

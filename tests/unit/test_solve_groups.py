@@ -27,6 +27,7 @@ from servegen.solve.problem import Problem
 from servegen.solve.replay import deployment, of_lock, of_problem, requests, run
 from servegen.solve.routing import forced, fully_used, shared_out, usable
 from servegen.solve.search import search, solve
+from servegen.solve.uncertainty import missing
 from servegen.solve.verify import verified
 from servegen.validate.check import findings
 from tests.solver.specs import LLAMA_8B, problem, reduced
@@ -261,3 +262,16 @@ def test_the_draw_of_two(x: int, y: int, q: float) -> None:
     assert loads[0] <= q * (1 + 1e-9) and loads[1] <= 1 + 1e-9
     assert x * loads[0] + y * loads[1] == pytest.approx(load)
     assert max(loads[0] / q, loads[1]) == pytest.approx(1.0)
+
+
+def test_one_group_takes_over_from_a_group_of_one_replica_that_is_down(question: Problem) -> None:
+    with reduced(*FEW):
+        chosen = search(question).best
+        assert chosen is not None and 1 in [r.replicas for r in chosen.roles]
+        index = [r.replicas for r in chosen.roles].index(1)
+        quiet = dataclasses.replace(chosen, roles=tuple(dataclasses.replace(r, load=0.3 * r.load) for r in chosen.roles))
+        whole, part = missing(question, chosen)[index], missing(question, quiet)[index]
+    assert whole.left == part.left == 0
+    assert whole.utilization > 1.0 and not whole.bounds_hold and math.isnan(whole.ttft_p95_s)
+    assert part.utilization == pytest.approx(0.3 * whole.utilization)
+    assert part.bounds_hold and 0.0 < part.ttft_p95_s <= 1.0 and 0.0 < part.itl_p95_s <= 0.06

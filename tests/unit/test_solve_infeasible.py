@@ -238,3 +238,30 @@ def test_a_fix_of_one_key_is_offered_only_where_one_key_is_enough() -> None:
         solve(problem(slo="{ttft: {p95: 20ms}, itl: {p95: 1ms}}", traffic=CHAT))
     assert caught.value.fixes == ()
     assert caught.value.bound in ("ttft.p95", "itl.p95")
+
+
+AMPERE = "[{accelerator: a100-sxm-80gb, nodes: 2, perNode: 8, fabric: {bandwidth: 400Gbps}}]"
+GAUDI = "[{accelerator: gaudi2, price: 1/h, nodes: 2, perNode: 8, fabric: {bandwidth: 400Gbps}}]"
+
+
+@pytest.mark.parametrize(
+    ("bound", "stated", "constraints"),
+    [
+        ("engine", {"pool": GAUDI, "deploy": "{image: registry.test/engine:1}"}, ""),
+        ("dtype", {"pool": AMPERE}, "weights: [fp8], "),
+        ("checkpoint", {}, "weights: [int4], "),
+        ("kv cache", {}, "kvCache: [int8], "),
+        ("interconnect", {}, "tp: [3], "),
+    ],
+)  # fmt: skip
+def test_what_no_role_can_be_is_named_as_for_one_server(bound: str, stated: dict[str, str], constraints: str) -> None:
+    """Where only a split is allowed, each role says what it cannot be: nobody else counts it."""
+    said = []
+    for topology in ("aggregated", "disaggregated"):
+        with pytest.raises(InfeasibleError) as caught:
+            solve(problem(**stated, constraints=f"{{{constraints}topology: {topology}}}"))
+        assert caught.value.rejected and caught.value.bound == bound
+        said.append(caught.value.message)
+    assert said[0] == said[1]
+    if bound == "engine":
+        assert said[0].endswith("sglang does not run on intel; vllm would")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from servegen.codec import dumps
 from servegen.plan import loads
+from servegen.report import view
 from servegen.solve.search import solve
 from tests.solver.specs import LENGTHS, problem
 
@@ -55,8 +56,11 @@ def test_one_less_serves_the_same_load(rate: float, spares: int) -> None:
     plan = solved(traffic=f"{{rate: {rate:.3f}/s, {LENGTHS}}}", constraints=f"{{spareReplicas: {spares}, topology: aggregated}}")
     (gap,), role = plan.missing, plan.choice.roles[0]
     assert gap.left == role.total_replicas - 1
+    assert loads(dumps(plan)).missing[0].bounds_hold == gap.bounds_hold == (gap.left > 0 and gap.utilization <= 1.0)
+    said = view.missing(loads(dumps(plan))).rows[0]
+    assert said[5] == ("yes" if gap.bounds_hold else "NO")
     if not gap.left:
-        assert gap.utilization == math.inf
+        assert math.isnan(gap.utilization) and said[2:5] == ("-", "-", "-")
         return
     assert gap.utilization == pytest.approx(role.utilization * role.replicas / gap.left)
     if gap.utilization <= 1.0:
