@@ -7,6 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen.roofline.step import take
+from servegen.service.bisection import Index, Mask, halved
 from servegen.service.demand import EDGE_WEIGHTS, WIDTHS, Demand
 from servegen.service.point import Point
 
@@ -126,3 +128,27 @@ def quantile(exceeds: Callable[[Array], Array], probability: float | Array, rows
         over = exceeds(np.exp(middle)) > 1.0 - probability
         low_t, high_t = np.where(over, middle, low_t), np.where(over, high_t, middle)
     return np.asarray(np.exp(high_t))
+
+
+def quantile_of(make: Callable[[Index], Callable[[Array], Array]], probability: float | Array, rows: int) -> Array:
+    """As :func:`quantile`, in fewer calls where rows are few: ``make`` takes an index of rows, which repeats some, and returns
+    their chances of being above times.
+    """
+    allowed = np.broadcast_to(1.0 - np.asarray(probability), rows)
+
+    def over(index: Index) -> Callable[[Array], Mask]:
+        chance, mine = make(index), allowed[index]
+        return lambda t: np.asarray(chance(np.exp(t)) > mine)
+
+    low, high = np.full(rows, np.log(1e-7)), np.full(rows, np.log(1e5))
+    return np.asarray(np.exp(halved(over, low, high, HALVINGS, rising=False)[1]))
+
+
+def percentile_of(chance: Callable[[Point, Array], Array], probability: float, p: Point) -> Array:
+    """The time of each row of a point that is exceeded with 1 - ``probability``, by its ``chance`` of being above a time."""
+
+    def make(index: Index) -> Callable[[Array], Array]:
+        some = take(p, index)
+        return lambda t: chance(some, t)
+
+    return quantile_of(make, probability, len(p.level))

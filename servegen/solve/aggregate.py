@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from servegen.roofline.step import take
 from servegen.service import size
 from servegen.service.disciplines import DISCIPLINES, means_only
-from servegen.service.latency import pace_exceeds, quantile, ttft_exceeds
+from servegen.service.latency import pace_exceeds, percentile_of, ttft_exceeds
 from servegen.solve.candidate import Block, Candidate, RoleChoice, first_best, three_digits
-from servegen.solve.frame import Frame, RoleFrame, by_row, frames
+from servegen.solve.frame import Frame, RoleFrame, frames
 from servegen.solve.problem import EngineOption, Kind, Problem
-from servegen.solve.space import BATCH_LIMITS, chunks_for, replicas_that_fit
+from servegen.solve.space import BATCH_LIMITS, Rows, chunks_for, replicas_that_fit
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -59,19 +59,21 @@ class Outcome:
     sides: tuple[RoleFrame, RoleFrame] | None = None  # of a split one
 
 
-def aggregated(problem: Problem, engine: EngineOption, kind: Kind, rejected: Counter[str]) -> list[Outcome]:
-    """Every aggregated candidate of an engine on a kind, an outcome for each discipline that the engine has."""
+def aggregated(
+    problem: Problem, engine: EngineOption, kind: Kind, rejected: Counter[str]
+) -> tuple[Rows | None, list[Outcome]]:
+    """The rows of an engine on a kind, None if there is none, and every aggregated candidate of them, an outcome for each
+    discipline that the engine has."""
     if no_power(problem, kind, rejected):
-        return []
-    return [sized(problem, frame, rejected) for frame in frames(problem, engine, kind, rejected)]
+        return None, []
+    rows, found = frames(problem, engine, kind, rejected)
+    return rows, [sized(problem, frame, rejected) for frame in found]
 
 
 def sized(problem: Problem, frame: Frame, rejected: Counter[str]) -> Outcome:
     """The candidates of a frame, each with the replicas that carry the load within the bounds."""
     block, fits, levels = frame.block, frame.fits, frame.levels
-    bands = by_row(problem, block.engine, block.kind, block.rows)
-    step, d = DISCIPLINES[block.discipline], problem.demand
-    limit, at_idle = size.largest_level(step, block.server, d, problem.slo, block.level_limit, bands)
+    limit, at_idle = frame.within(problem, problem.slo)
     block = dataclasses.replace(block, problem=problem, level_limit=limit)
     kind, rows = block.kind, block.rows
     if not fits.any():
@@ -136,12 +138,15 @@ def _sustained(problem: Problem, block: Block, level: Array, alive: Mask) -> tup
     """Load and rate that one replica carries at ``level``, shape (rows, limits); 0 where not alive."""
     # Limits that allow more than the bounds do are all alike: each row's first of them stands for the others.
     capped = np.cumsum(level >= block.level_limit[:, None], axis=1)
-    row, column = np.nonzero(capped <= 1)
-    lean = take(means_only(block.server), row)
-    p = DISCIPLINES[block.discipline](lean, problem.demand, level[row, column])
+    some = np.asarray(alive.any(axis=1))[:, None]
+    row, column = np.nonzero((alive & (capped == 0)) | (some & (capped == 1)))
+    lean, step, d = means_only(block.server), DISCIPLINES[block.discipline], problem.demand
     carried, rate = np.zeros(level.shape), np.zeros(level.shape)
-    carried[row, column] = size.load(problem.load_kind, p, problem.demand, problem.think_s)
-    rate[row, column] = p.rate
+    for start in range(0, len(row), AT_ONCE):  # as many as a processor's cache holds
+        i, j = row[start : start + AT_ONCE], column[start : start + AT_ONCE]
+        p = step(take(lean, i), d, level[i, j])
+        carried[i, j] = size.load(problem.load_kind, p, d, problem.think_s)
+        rate[i, j] = p.rate
     last = np.minimum(np.sum(capped == 0, axis=1), level.shape[1] - 1)[:, None]
     carried = np.where(capped > 1, np.take_along_axis(carried, last, axis=1), carried)
     rate = np.where(capped > 1, np.take_along_axis(rate, last, axis=1), rate)
@@ -196,8 +201,7 @@ def _best_of_each(
         """(configs, chunks*limits) from (rows, limits)."""
         return a.reshape(-1, chunks * a.shape[1])
 
-    keys = tuple(grouped(k) for k in (*objective, devices, -three_digits(headroom)))
-    any_left, best = first_best(grouped(mask), keys)
+    any_left, best = first_best(grouped(mask), tuple(grouped(k) for k in (*objective, devices)), grouped(headroom))
     configs = np.nonzero(any_left)[0]
     places = [(int(c) * chunks + int(best[c]) // len(BATCH_LIMITS), int(best[c]) % len(BATCH_LIMITS)) for c in configs]
     if not problem.open_loop and not full:
@@ -235,6 +239,8 @@ def _closed_loop_output(
     return exact
 
 
+#: Candidates that are computed at a time.
+AT_ONCE = 4096
 #: Relative room for rounding in a bound from above.
 ROUNDING = 1e-9
 #: Batch limits of a row that are compared when the pool is saturated: latency rises with them, so the best is among the least.
@@ -260,6 +266,6 @@ def _latency_keys(
     p = step(srv, d, at)
     itl, ttft = np.full(mask.shape, np.inf), np.full(mask.shape, np.inf)
     inverse = inverse.reshape(-1)
-    itl[row, column] = three_digits(quantile(lambda t: pace_exceeds(p, t, d), 0.95, len(index)))[inverse]
-    ttft[row, column] = three_digits(quantile(lambda t: ttft_exceeds(p, t), 0.95, len(index)))[inverse]
+    itl[row, column] = three_digits(percentile_of(lambda some, t: pace_exceeds(some, t, d), 0.95, p))[inverse]
+    ttft[row, column] = three_digits(percentile_of(ttft_exceeds, 0.95, p))[inverse]
     return itl, ttft

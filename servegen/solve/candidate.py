@@ -168,13 +168,20 @@ def three_digits(values: Array) -> Array:
     return np.where(np.isfinite(values) & (values > 0), np.round(safe / scale) * scale, values)
 
 
-def first_best(mask: NDArray[np.bool_], keys: tuple[Array, ...]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Per row the first column that is lexicographically least by ``keys``; shapes (rows, columns) -> (rows,), (rows,).
+def first_best(
+    mask: NDArray[np.bool_], keys: tuple[Array, ...], headroom: Array | None = None
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Per row the first column that is lexicographically least by ``keys``, and then has the most ``headroom`` to three digits;
+    shapes (rows, columns) -> (rows,), (rows,).
 
     The first result tells which rows have any column at all.
     """
     left = mask.copy()
     for key in keys:
         value = np.where(left, key, np.inf)
+        left &= value <= value.min(axis=1, keepdims=True)
+    if headroom is not None:
+        value = np.full(left.shape, np.inf)
+        value[left] = -three_digits(headroom[left])
         left &= value <= value.min(axis=1, keepdims=True)
     return np.asarray(mask.any(axis=1)), left.argmax(axis=1)

@@ -14,6 +14,7 @@ from servegen.roofline.step import take
 from servegen.service import size
 from servegen.service.disciplines import DISCIPLINES, means_only
 from servegen.service.server import server
+from servegen.service.size import Slo
 from servegen.solve.bands import pessimism
 from servegen.solve.budget import Budget
 from servegen.solve.candidate import Block
@@ -39,6 +40,21 @@ class Frame:
     def configs(self) -> int:
         return len(self.block.rows.lowered.configs)
 
+    def within(self, problem: Problem, slo: Slo) -> tuple[Array, dict[str, Mask]]:
+        """Largest level of each row within the bounds, 0 where there is none or nothing fits; and those that even an idle replica
+        breaks. The confidence is that of ``problem``."""
+        block, some = self.block, np.flatnonzero(self.fits.any(axis=1))
+        if not len(some):
+            return np.zeros(len(block.rows)), {}
+        factors = {m: f[some] for m, f in by_row(problem, block.engine, block.kind, block.rows).items()}
+        srv, high, step = take(block.server, some), block.level_limit[some], DISCIPLINES[block.discipline]
+        limit = np.zeros(len(block.rows))
+        limit[some], at_idle = size.largest_level(step, srv, problem.demand, slo, high, factors)
+        broken = {bound: np.zeros(len(limit), dtype=bool) for bound in at_idle}
+        for bound, flags in at_idle.items():
+            broken[bound][some] = flags
+        return limit, broken
+
     def of(self, keep: Mask) -> Frame:
         """The rows of the configurations to ``keep``, shape (configs,), all chunks of each."""
         return self.at(np.flatnonzero(keep[self.block.rows.config]))
@@ -54,18 +70,26 @@ class Frame:
 
 @dataclass(frozen=True)
 class RoleFrame:
-    """The frame of a role of a split: the TP of the servers that each row hands over to or takes over from (0 = any), and the
-    requests/s that the fabric ``handed`` on at the most, shapes (rows,). A prefill server has one limit.
+    """The servers of a role of a split, shape (servers,): each is a ``row`` of the frame beside servers of the TP ``peer`` (0 = any).
+    ``handed`` is what the fabric hands on at the most, requests/s of each row. A prefill server has one limit.
     """
 
     frame: Frame
+    row: NDArray[np.int64]
     peer: NDArray[np.int64]
     handed: Array
 
+    @property
+    def config(self) -> NDArray[np.int64]:
+        """Each server's configuration."""
+        return self.frame.block.rows.config[self.row]
+
     def of(self, keep: Mask) -> RoleFrame:
         """The configurations to ``keep``."""
-        index = np.flatnonzero(keep[self.frame.block.rows.config])
-        return RoleFrame(self.frame.at(index), self.peer[index], self.handed[index])
+        rows, servers = keep[self.frame.block.rows.config], keep[self.config]
+        place = np.cumsum(rows) - 1
+        index = np.flatnonzero(rows)
+        return RoleFrame(self.frame.at(index), place[self.row[servers]], self.peer[servers], self.handed[index])
 
     def most(self) -> Array:
         """Requests/s that a row's server can sustain whatever the bounds, shape (rows,); 0 where it does not fit."""
@@ -74,12 +98,13 @@ class RoleFrame:
         return np.where(self.frame.fits.any(axis=1), np.minimum(free, self.handed), 0.0)
 
 
-def frames(problem: Problem, engine: EngineOption, kind: Kind, rejected: Counter[str]) -> list[Frame]:
-    """The aggregated candidates of an engine on a kind, a frame for each discipline that the engine has."""
+def frames(problem: Problem, engine: EngineOption, kind: Kind, rejected: Counter[str]) -> tuple[Rows | None, list[Frame]]:
+    """The rows of an engine on a kind, None if there is none, and their aggregated candidates, a frame for each discipline that
+    the engine has."""
     disciplines, d = engine.facts.schedulers, problem.demand
     seen: Counter[str] = Counter()
     rows = build(problem, engine, kind, chunks_for(problem), seen)
-    out = []
+    out: list[Frame] = []
     if rows is not None:
         room = budget_of(problem, engine, rows, BATCH_LIMITS)
         fits = within_memory(problem, rows, room, seen)
@@ -96,7 +121,7 @@ def frames(problem: Problem, engine: EngineOption, kind: Kind, rejected: Counter
             out.append(frame)
     for reason, n in seen.items():  # memory asks nothing of a discipline, but each has its candidates
         rejected[reason] += n * len(disciplines)
-    return out
+    return rows, out
 
 
 def largest(fits: Mask, levels: Array) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +23,7 @@ from servegen.solve.candidate import Block, Candidate, RoleChoice, first_best, t
 from servegen.solve.counts import Frontier, fewest, fill, frontier, spans
 from servegen.solve.frame import RoleFrame
 from servegen.solve.problem import EngineOption, Kind, Problem
-from servegen.solve.space import BATCH_LIMITS
+from servegen.solve.space import BATCH_LIMITS, Rows
 from servegen.solve.split import BUSIEST, Array, Index, Mask, Servers, combine, fabric_between, gaps, starts, within_bounds
 
 #: Rounds of rate -> duration -> rate of a closed loop; the duration hardly depends on the rate below the sized load.
@@ -33,17 +34,22 @@ PEERS = 1 << 20
 SPREAD = 16
 
 
-def disaggregated(problem: Problem, engine: EngineOption, kinds: tuple[Kind, Kind], rejected: Counter[str]) -> Outcome:
-    """Every split candidate of an engine that prefills on the first kind and decodes on the second (which may be the same)."""
+def disaggregated(
+    problem: Problem, engine: EngineOption, kinds: tuple[Kind, Kind], rejected: Counter[str], made: Mapping[int, Rows | None]
+) -> Outcome:
+    """Every split candidate of an engine that prefills on the first kind and decodes on the second (which may be the same).
+
+    ``made`` are the engine's aggregated rows by the kind's index, where those were searched.
+    """
     if any(no_power(problem, kind, rejected) for kind in kinds):
         return Outcome((), 0, 0, 0.0, None)
     fabric = fabric_between(*kinds)
     if not engine.facts.disaggregation or fabric == 0.0:
         rejected["split: the engine cannot hand KV over" if fabric else "split: no fabric is declared"] += 1
         return Outcome((), 0, 0, 0.0, None)
-    second = gaps(problem, engine, kinds[1], fabric, rejected)
-    peers = tuple(sorted({c.tp for c in second.frame.block.rows.lowered.configs})) if second else ()
-    return paired(problem, starts(problem, engine, kinds[0], peers, fabric, rejected), second, rejected)
+    second = gaps(problem, engine, kinds[1], fabric, rejected, made)
+    peers = tuple(sorted({int(tp) for tp in second.frame.block.rows.tp})) if second else ()
+    return paired(problem, starts(problem, engine, kinds[0], peers, fabric, rejected, made), second, rejected)
 
 
 def paired(
@@ -80,12 +86,12 @@ def least_spend(problem: Problem, first: RoleFrame, second: RoleFrame) -> Array:
     pre, dec = first.frame.block, second.frame.block
     decoding = np.zeros(shape[1])
     np.maximum.at(decoding, dec.rows.config, second.most())
-    starting, out = first.most(), np.full(shape, math.inf)
+    starting, out = first.most()[first.row], np.full(shape, math.inf)
     fronts: dict[tuple[int, int], Frontier] = {}
     for j, c in enumerate(dec.rows.lowered.configs):
         prefilling = np.zeros(shape[0])
         mine = first.peer == c.tp
-        np.maximum.at(prefilling, pre.rows.config[mine], starting[mine])
+        np.maximum.at(prefilling, first.config[mine], starting[mine])
         for i in np.flatnonzero(prefilling * decoding[j]):
             other = pre.rows.lowered.configs[i]
             if not _alike(other, c):
@@ -283,9 +289,8 @@ class Pair:
         return np.asarray(~self._misses(point, late).reshape(x.shape))
 
     def _p95(self, point: Point) -> tuple[Array, Array]:
-        n = len(point.level)
-        pace = latency.quantile(lambda t: latency.pace_exceeds(point, t, self.problem.demand), 0.95, n)
-        return pace, latency.quantile(lambda t: latency.ttft_exceeds(point, t), 0.95, n)
+        pace = latency.percentile_of(lambda some, t: latency.pace_exceeds(some, t, self.problem.demand), 0.95, point)
+        return pace, latency.percentile_of(latency.ttft_exceeds, 0.95, point)
 
     def _candidate(self, x: Array, y: Array, enough: Mask, extra: tuple[Array, ...]) -> Candidate:
         """The best of the candidates that are ``enough``."""
@@ -310,8 +315,8 @@ class Pair:
             spent = cost if problem.objective == "cost" else watts
             keys = (three_digits(spent / output) if problem.saturate else spent,)
         headroom = carried if problem.open_loop else np.ones_like(carried)
-        ranked = tuple(k.reshape(1, -1) for k in (*keys, devices, -three_digits(headroom)))
-        i, j = divmod(int(first_best(enough.reshape(1, -1), ranked)[1][0]), len(self.q))
+        ranked = tuple(k.reshape(1, -1) for k in (*keys, devices))
+        i, j = divmod(int(first_best(enough.reshape(1, -1), ranked, headroom.reshape(1, -1))[1][0]), len(self.q))
         roles = (
             _role("prefill", self.pre, self.start, self.p[i], x[i, j], load[i, j]),
             _role("decode", self.dec, self.gaps, self.q[j], y[i, j], load[i, j]),

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from servegen.plan import Quantiles
 from servegen.roofline.step import join, take
 from servegen.service import latency, size
-from servegen.service.bisection import halved
 from servegen.service.demand import Demand
 from servegen.service.disciplines import DISCIPLINES
 from servegen.service.point import Point
@@ -88,12 +87,11 @@ class Seen:
         """The time that is exceeded with chance 1 - ``probability``, shape (deployments,); as
         :func:`servegen.service.latency.quantile`. ``chance`` is that of being above a time, of some of the deployments."""
 
-        def make(index: NDArray[np.int64]) -> Callable[[Array], NDArray[np.bool_]]:
-            several, allowed = self._repeated(index), np.broadcast_to(1.0 - probability, self.count)[index]
-            return lambda t: np.asarray(chance(several, np.exp(t)) > allowed)
+        def make(index: NDArray[np.int64]) -> Callable[[Array], Array]:
+            several = self._repeated(index)
+            return lambda t: chance(several, t)
 
-        low, high = np.full(self.count, np.log(1e-7)), np.full(self.count, np.log(1e5))
-        return np.asarray(np.exp(halved(make, low, high, latency.HALVINGS, rising=False)[1]))
+        return latency.quantile_of(make, probability, self.count)
 
     def _repeated(self, index: NDArray[np.int64]) -> Seen:
         """The deployments of an index."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from servegen.solve.groups import grouped
 from servegen.solve.pairs import disaggregated
 from servegen.solve.problem import Confidence, Problem
 from servegen.solve.reuse import apart, open_question, settled
+from servegen.solve.space import Rows
 from servegen.solve.uncertainty import at_the_ends, cases, missing
 
 
@@ -75,11 +77,14 @@ def _searched(problem: Problem) -> Searched:
     rejected: Counter[str] = Counter()
     outcomes: list[Outcome] = []
     for engine in problem.engines:
-        for kind in problem.pool:
-            if problem.topology != "disaggregated":
-                outcomes += aggregated(problem, engine, kind, rejected)
-            if problem.topology != "aggregated":
-                outcomes += [disaggregated(problem, engine, (kind, other), rejected) for other in problem.pool]
+        made: dict[int, Rows | None] = {}
+        if problem.topology != "disaggregated":
+            for kind in problem.pool:
+                made[kind.index], found = aggregated(problem, engine, kind, rejected)
+                outcomes += found
+        if problem.topology != "aggregated":
+            pairs = itertools.product(problem.pool, problem.pool)
+            outcomes += [disaggregated(problem, engine, kinds, rejected, made) for kinds in pairs]
     if problem.groups and len(problem.pool) > 1 and problem.topology != "disaggregated":
         outcomes.append(grouped(problem, outcomes))
     candidates = tuple(c for o in outcomes for c in o.candidates)

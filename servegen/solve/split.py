@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,12 +16,11 @@ from numpy.typing import NDArray
 
 from servegen.roofline.collectives import handoff_s
 from servegen.roofline.step import take
-from servegen.service import size
 from servegen.service.disciplines import DISCIPLINES, PREFILL_SLOTS, means_only
 from servegen.service.point import Point
 from servegen.service.server import server
 from servegen.solve.candidate import Block
-from servegen.solve.frame import Frame, RoleFrame, by_row, largest, level_limits, within_memory
+from servegen.solve.frame import Frame, RoleFrame, largest, level_limits, within_memory
 from servegen.solve.kept import kept_bytes
 from servegen.solve.problem import EngineOption, Kind, Problem
 from servegen.solve.space import BATCH_LIMITS, Rows, budget_of, build, chunks_for, occupancy
@@ -72,17 +72,47 @@ def refused(problem: Problem, rejected: Counter[str]) -> Counter[str]:
     return rejected if problem.topology == "disaggregated" else Counter()
 
 
+def _rows(
+    problem: Problem,
+    engine: EngineOption,
+    kind: Kind,
+    chunks: tuple[int, ...],
+    refusals: Counter[str],
+    made: Mapping[int, Rows | None],
+) -> Rows | None:
+    """The rows of a role, without pipelines: of those that were made for aggregated serving, where they were."""
+    if kind.index not in made:
+        return build(problem, engine, kind, chunks, refusals, split=True)
+    rows = made[kind.index]
+    if rows is None:
+        return None
+    index = np.flatnonzero(rows.devices == rows.tp)
+    if chunks == chunks_for(problem):
+        return rows.at(index) if len(index) else None
+    index = index[rows.chunk[index] == chunks_for(problem)[0]]
+    first = rows.at(np.repeat(index, len(chunks)))
+    return dataclasses.replace(first, chunk=np.tile(np.array(chunks, dtype=np.float64), len(index))) if len(index) else None
+
+
 def starts(
-    problem: Problem, engine: EngineOption, kind: Kind, peers: tuple[int, ...], fabric: float, rejected: Counter[str]
+    problem: Problem,
+    engine: EngineOption,
+    kind: Kind,
+    peers: tuple[int, ...],
+    fabric: float,
+    rejected: Counter[str],
+    made: Mapping[int, Rows | None],
 ) -> RoleFrame | None:
     """All prefill servers, one per (configuration, chunk, TP of the decode server); None if there is none."""
-    rows = build(problem, engine, kind, chunks_for(problem), refused(problem, rejected), split=True)
+    rows = _rows(problem, engine, kind, chunks_for(problem), refused(problem, rejected), made)
     if rows is None or not peers:
         return None
-    peer = np.repeat(np.array(peers), len(rows))
-    rows = rows.at(np.tile(np.arange(len(rows)), len(peers)))
-    # As many links carry a hand-over as the narrower side has devices; a group of attention has its own.
-    links = fabric * np.minimum(rows.tp, peer) / rows.groups
+    # As many links carry a hand-over as the narrower side has devices: beside all wider peers a server is the same.
+    server_of, peer = np.tile(np.arange(len(rows)), len(peers)), np.repeat(np.array(peers), len(rows))
+    narrow = np.minimum(rows.tp[server_of], peer)
+    _, first, row = np.unique(server_of + len(rows) * narrow, return_index=True, return_inverse=True)
+    rows, narrow = rows.at(server_of[first]), narrow[first]
+    links = fabric * narrow / rows.groups  # a group of attention has its own
     slots = np.array([PREFILL_SLOTS])
     room = budget_of(problem, engine, rows, slots, handoff=True)
     _, _, longest = occupancy(problem, rows)
@@ -91,13 +121,15 @@ def starts(
     srv = server(rows.terms, rows.chunk, request_s, problem.demand, _handoff(problem, rows, links))
     high = np.full(len(rows), BUSIEST)
     block = Block(problem, "prefill", engine, kind, rows, srv, room, slots, high)
-    return RoleFrame(Frame(block, fits[:, None], high[:, None]), peer, handed_per_s(problem, rows, links))
+    return RoleFrame(Frame(block, fits[:, None], high[:, None]), row.reshape(-1), peer, handed_per_s(problem, rows, links))
 
 
-def gaps(problem: Problem, engine: EngineOption, kind: Kind, fabric: float, rejected: Counter[str]) -> RoleFrame | None:
+def gaps(
+    problem: Problem, engine: EngineOption, kind: Kind, fabric: float, rejected: Counter[str], made: Mapping[int, Rows | None]
+) -> RoleFrame | None:
     """All decode servers, one per (configuration, batch limit); None if there is none."""
     refusals = refused(problem, rejected)
-    rows = build(problem, engine, kind, DECODE_CHUNKS, refusals, split=True)
+    rows = _rows(problem, engine, kind, DECODE_CHUNKS, refusals, made)
     if rows is None:
         return None
     room = budget_of(problem, engine, rows, BATCH_LIMITS, handoff=True)
@@ -106,7 +138,8 @@ def gaps(problem: Problem, engine: EngineOption, kind: Kind, fabric: float, reje
     levels = level_limits(problem, rows)
     block = Block(problem, "decode", engine, kind, rows, srv, room, BATCH_LIMITS, largest(fits, levels))
     handed = handed_per_s(problem, rows, fabric * rows.tp / rows.groups)
-    return RoleFrame(Frame(block, fits, levels), np.zeros(len(rows), dtype=np.int64), handed)
+    each = np.arange(len(rows))
+    return RoleFrame(Frame(block, fits, levels), each, np.zeros_like(each), handed)
 
 
 def within_bounds(problem: Problem, side: RoleFrame | None, rejected: Counter[str]) -> Servers:
@@ -114,19 +147,19 @@ def within_bounds(problem: Problem, side: RoleFrame | None, rejected: Counter[st
     if side is None:
         return Servers(0, None, NONE, NONE, NOTHING, NOTHING, NONE)
     block, fits, d = side.frame.block, side.frame.fits, problem.demand
-    step, srv = DISCIPLINES[block.discipline], block.server
     answers = START if block.discipline == "prefill" else GAPS
-    factors = by_row(problem, block.engine, block.kind, block.rows)
-    limit, at_idle = size.largest_level(step, srv, d, problem.slo.touches(answers), block.level_limit, factors)
+    limit, at_idle = side.frame.within(problem, problem.slo.touches(answers))
     block = dataclasses.replace(block, problem=problem, level_limit=limit)
     for bound, broken in at_idle.items():
-        rejected[f"split: {bound}: missed even by a single request"] += int(fits[broken].sum())
-    row, column = np.nonzero(fits & (limit > 0)[:, None])
-    if not len(row):
+        rejected[f"split: {bound}: missed even by a single request"] += int(np.sum(fits.sum(axis=1)[side.row] * broken[side.row]))
+    within = fits & (limit > 0)[:, None]
+    of, column = np.nonzero(within[side.row])
+    if not len(of):
         return Servers(2 if fits.any() else 1, block, NONE, NONE, NOTHING, NOTHING, NONE)
+    row = side.row[of]
     level = np.minimum(side.frame.levels[row, column], limit[row])
-    rate = np.minimum(step(take(means_only(srv), row), d, level).rate, side.handed[row])
-    return Servers(3, block, row, column, level, rate, side.peer[row])
+    rate = DISCIPLINES[block.discipline](take(means_only(block.server), row), d, level).rate
+    return Servers(3, block, row, column, level, np.minimum(rate, side.handed[row]), side.peer[of])
 
 
 def handed_per_s(problem: Problem, rows: Rows, links: Array) -> Array:
