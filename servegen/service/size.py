@@ -150,26 +150,30 @@ def largest_level(
 ) -> tuple[Array, dict[str, Mask]]:
     """Largest level up to ``high`` (rows,) that keeps every bound, 0 where none does; and the bounds broken when idle."""
 
-    def broken(server: Server, level: Array, factors: Mapping[str, float] | Mapping[str, Array]) -> Mask:
-        return np.asarray(np.logical_or.reduce(list(violations(discipline(server, d, level), d, slo, factors).values())))
+    def broken(server: Server, level: Array, index: NDArray[np.int64]) -> dict[str, Mask]:
+        factors = {metric: np.broadcast_to(factor, high.shape)[index] for metric, factor in pessimism.items()}
+        return violations(discipline(server, d, level), d, slo, factors)
 
-    idle = np.minimum(np.full_like(high, IDLE), high)
-    at_idle = violations(discipline(s, d, idle), d, slo, pessimism)
-    if not at_idle:
+    if not slo.bounds and np.isnan(slo.attainment):
         return high, {}
+    idle, each = np.minimum(np.full_like(high, IDLE), high), np.arange(len(high))
+    both = np.concatenate((each, each))
+    at_ends = broken(take(s, both), np.concatenate((idle, high)), both)
+    at_idle = {bound: over[: len(high)] for bound, over in at_ends.items()}
+    at_high = np.logical_or.reduce([over[len(high) :] for over in at_ends.values()])
     never = np.logical_or.reduce(list(at_idle.values()))
     level = np.where(never, 0.0, high)
     # Only rows that break a bound somewhere in between are searched, each at several levels at once.
-    rows = np.flatnonzero(broken(s, high, pessimism) & ~never)
+    rows = np.flatnonzero(at_high & ~never)
     if len(rows):
         index = np.repeat(rows, AT_ONCE)
         several = take(s, index)
-        factors = {metric: np.broadcast_to(factor, high.shape)[index] for metric, factor in pessimism.items()}
         low_t, width = np.log(idle[rows]), np.log(np.maximum(high[rows], 1e-12)) - np.log(idle[rows])
         inner = np.arange(1, AT_ONCE + 1) / (AT_ONCE + 1.0)
         for _ in range(ROUNDS):
             tried = low_t[:, None] + width[:, None] * inner
-            over = broken(several, np.exp(tried.ravel()), factors).reshape(tried.shape)
+            found = broken(several, np.exp(tried.ravel()), index)
+            over = np.logical_or.reduce(list(found.values())).reshape(tried.shape)
             # The levels below the first that breaks a bound.
             good = np.where(over.any(axis=1), over.argmax(axis=1), AT_ONCE)
             width = width / (AT_ONCE + 1.0)

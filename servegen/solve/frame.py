@@ -70,8 +70,8 @@ class Frame:
 
 @dataclass(frozen=True)
 class RoleFrame:
-    """The servers of a role of a split, shape (servers,): each is a ``row`` of the frame beside servers of the TP ``peer`` (0 = any).
-    ``handed`` is what the fabric hands on at the most, requests/s of each row. A prefill server has one limit.
+    """The servers of a role of a split, shape (servers,): each is a ``row`` of the frame beside servers of the TP ``peer`` (0 is
+    any). ``handed`` is what the fabric hands on at the most, requests/s of each row. A prefill server has one limit.
     """
 
     frame: Frame
