@@ -20,7 +20,6 @@ from servegen.bundle import Bundle
 from servegen.codec import dumps, parsed
 from servegen.errors import BundleError, Diagnostic, NotBuiltError, SpecError, UserError
 from servegen.fleet import Fleet, FleetPlan, loads
-from servegen.manifest import documents
 from servegen.plan import Plan
 
 if TYPE_CHECKING:
@@ -196,6 +195,8 @@ def _joined(plan: FleetPlan, parts: Sequence[single.Result], files: dict[str, st
 
 def _refuse_shared_objects(loaded: LoadedFleet, parts: Sequence[single.Result]) -> None:
     """Raise BundleError if two members would write one object of the cluster."""
+    from servegen.manifest import documents
+
     first: dict[tuple[str, ...], str] = {}
     found = []
     for part in parts:

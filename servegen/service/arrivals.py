@@ -62,9 +62,9 @@ def _looked_up(x: Array, cv2: Array | float, column: int) -> Array:
         table = _table(cv2)
         return np.asarray(np.interp(log_x, table[0], table[column]))
     out = np.empty_like(x)
-    for value in np.unique(cv2):
+    for value in set(cv2.tolist()):
         rows = cv2 == value
-        table = _table(float(value))
+        table = _table(value)
         out[rows] = np.interp(log_x[rows], table[0], table[column])
     return out
 

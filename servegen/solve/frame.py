@@ -161,7 +161,7 @@ def level_limits(problem: Problem, rows: Rows, static: bool = False) -> Array:
     shape = (len(rows), len(BATCH_LIMITS))
     if not problem.bounded_start or problem.load_kind == "concurrency":
         return np.broadcast_to(BATCH_LIMITS, shape)
-    mine = {g: BATCH_LIMITS / g for g in np.unique(rows.groups)}
+    mine = {g: BATCH_LIMITS / g for g in set(rows.groups.tolist())}
     by_groups = {g: g * size.slot_level(limit, size.peak(problem.demand, static, limit)) for g, limit in mine.items()}
     return np.stack([by_groups[g] for g in rows.groups])
 

@@ -231,7 +231,7 @@ class Pair:
         keys = (*(three_digits(v).reshape(rows) for v in self._p95(point)), devices) if fast else (devices,)
         x, y, enough = np.ones(shape), np.ones(shape), np.zeros(shape, dtype=bool)
         extra = (np.full(shape, np.inf), np.full(shape, np.inf)) if fast else ()
-        for need in np.unique(need_y):
+        for need in set(need_y.ravel().tolist()):
             flat = (good & (ys >= need)).reshape(len(self.p), -1)
             some, best = first_best(flat, tuple(k.reshape(len(self.p), -1) for k in keys))
             at = need_y == need

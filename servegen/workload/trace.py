@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import itertools
 import json
@@ -153,7 +152,11 @@ def _lines(file: str) -> Iterator[str]:
 
 
 def _opened(file: str) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(file) if file.endswith(".gz") else open(file, "rb"))
+    if not file.endswith(".gz"):
+        return open(file, "rb")
+    import gzip
+
+    return cast(BinaryIO, gzip.open(file))
 
 
 def _bad_line(file: str) -> int:
