@@ -17,7 +17,7 @@ from servegen.solve.bands import pessimism
 from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.explain import limits_of
 from servegen.solve.nextbest import next_best, one_more
-from servegen.solve.pairs import turn_s
+from servegen.solve.pair import turn_s
 from servegen.solve.predict import Seen, bounded, role_points, seen_by_clients
 from servegen.solve.problem import Problem
 from servegen.solve.reuse import as_found
