@@ -132,8 +132,7 @@ class Pair:
         held = np.broadcast_to(self.front.holds(xs[:, None], ys[None, :]), rows) & (xs[None, :] >= need_x[:, None])[:, :, None]
         devices = np.broadcast_to(xs[:, None] * self.front.tp_p + ys[None, :] * self.front.tp_d, rows)
         cells = np.flatnonzero(held)
-        if not fast:
-            cells = cells[np.argsort(devices.reshape(-1)[cells], kind="stable")]
+        cells = cells[np.argsort(devices.reshape(-1)[cells], kind="stable")]
         good, needs = np.zeros(rows, dtype=bool), np.unique(need_y, return_index=True)[0]
         keys = (np.full(rows, np.inf), np.full(rows, np.inf), devices) if fast else (devices,)
         for some in _ties(cells, devices.reshape(-1), CELLS):
