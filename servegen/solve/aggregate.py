@@ -258,14 +258,16 @@ def _latency_keys(
         mask = mask & (np.cumsum(mask, axis=1) <= LEAST_LIMITS)
     row, column = np.nonzero(mask)
     load = problem.utilization * carried[row, column] if problem.saturate else problem.load / replicas[row, column]
-    pairs, first, inverse = np.unique(np.stack([row.astype(np.float64), load]), axis=1, return_index=True, return_inverse=True)
-    index, target = pairs[0].astype(np.int64), pairs[1]
+    # Neighbours of one row and load are one question; limits that leave as many replicas stand side by side.
+    new = np.ones(len(row), dtype=bool)
+    new[1:] = (row[1:] != row[:-1]) | (load[1:] != load[:-1])
+    first, inverse = np.flatnonzero(new), np.cumsum(new) - 1
+    index, target = row[first], load[first]
     srv, step, d = take(block.server, index), DISCIPLINES[block.discipline], problem.demand
     high = level[row, column][first] if problem.saturate else block.level_limit[index]
     at = size.level_at(step, srv, d, problem.load_kind, target, high, problem.think_s)
     p = step(srv, d, at)
     itl, ttft = np.full(mask.shape, np.inf), np.full(mask.shape, np.inf)
-    inverse = inverse.reshape(-1)
     itl[row, column] = three_digits(percentile_of(lambda some, t: pace_exceeds(some, t, d), 0.95, p))[inverse]
     ttft[row, column] = three_digits(percentile_of(ttft_exceeds, 0.95, p))[inverse]
     return itl, ttft
