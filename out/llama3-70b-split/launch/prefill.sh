@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-70b-split, plan 958144da461260c9. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-70b-split, plan c16e3c32824ec828. Change the spec: an edit here is lost with the next build.
 # Starts the prefill server of llama3-70b-split on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
