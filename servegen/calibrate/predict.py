@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -75,6 +76,7 @@ def replica(s: Setting, physics: Physics = "calibrated") -> Replica:
     begun = _started(s)
     pool = _pool_bytes(s, lowered, begun.chunk)
     step = StepModel.of(lowered.terms, 0, [float(v) for v in memory.kv_bytes[0]], float(memory.state_bytes[0]))
+    step = dataclasses.replace(step, prompt_s=step.prompt_s * begun.launches)
     limits = Limits(begun.slots, begun.chunk, pool, s.engine.memory.kv_reserve_osl, begun.wait_steps)
     request_s = 0.0 if physics == "ideal" else s.engine.request_s.value
     whole = s.engine.id in WHOLE_PROMPTS

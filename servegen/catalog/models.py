@@ -41,6 +41,7 @@ def list_models() -> tuple[str, ...]:
     return tuple(sorted((name for _, name, _ in _index()), key=str.lower))
 
 
+@lru_cache(maxsize=1024)
 def resolve_model(name: str) -> ModelFacts:
     """The model of that id or alias, without regard to case and organisation.
 

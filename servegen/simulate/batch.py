@@ -136,7 +136,9 @@ class Batch:
         log, live = self._log, len(self.running)
         if self._drafting is None:
             log.generated += live * steps
-        if self._since or self._last_s != start_s:
+        if not log.watch:
+            self._since.clear()
+        elif self._since or self._last_s != start_s:
             at = start_s + first_s
             main = live
             for count, last_s in self._since:

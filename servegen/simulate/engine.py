@@ -77,6 +77,7 @@ class Replica:
         # A cached block is kept in the layers that see everything; a window's part stays with the sequence.
         self._block_bytes = cache.block_tokens * model.token_bytes if cache is not None else 0.0
         self._head_bytes = limits.head_tokens * model.token_bytes
+        self._shares = cache is not None or limits.head_tokens > 0  # sequences may have tokens in common
         self._noted_s = 0.0  # since when the queue has its present length
         self._start_s = self._first_s = self._slope_s = 0.0
         self._steps = 0
@@ -175,14 +176,13 @@ class Replica:
                 break
             self._prefilling -= 1
             self._prefill_bytes -= self._own_bytes(request)
-            self._join(request)
+            self.batch.join(request, self._elsewhere(request))
             self.batch.joined_at(1, request.last_s)
 
     def step(self, now: float, parts: list[Part], decodes: bool) -> None:
         """Run one step with these prompts, and with the running batch if it ``decodes``."""
         model, sequences = self.model, self.batch.size if decodes else 0
-        tokens = ending = 0
-        attention = 0.0
+        tokens, ending, attention = 0, 0, 0.0
         for request, n in parts:
             if request.started_s < 0.0:
                 request.started_s = now
@@ -215,14 +215,15 @@ class Replica:
     def decode(self, now: float, limit: int | None = None) -> None:
         """Run decode steps until something changes, at most so many."""
         batch = self.batch
-        while self._room_bytes() < batch.growth_bytes and self._retract(now):
-            pass
+        room, growth = self._room_bytes(), batch.growth_bytes
+        while room < growth and self._retract(now):
+            room, growth = self._room_bytes(), batch.growth_bytes
         if not batch.size:
             self.plan(self, now)
             return
-        most, room = batch.steps_to_next(), self._room_bytes()
-        if room < batch.growth_bytes * most:
-            most = max(int(room / batch.growth_bytes), 1)
+        most = batch.steps_to_next()
+        if room < growth * most:
+            most = max(int(room / growth), 1)
         self._evict()
         if limit is not None:
             most = min(most, limit)
@@ -289,11 +290,8 @@ class Replica:
             self._leave(request)
             self.log.finish(request, now)
             return False
-        self._join(request)
-        return True
-
-    def _join(self, request: Request) -> None:
         self.batch.join(request, self._elsewhere(request))
+        return True
 
     def _release(self, ended: list[Request], now: float) -> None:
         for request in ended:
@@ -309,7 +307,8 @@ class Replica:
 
     def _own_bytes(self, request: Request) -> float:
         """Bytes of a prompt, without those that are held for others, too."""
-        return self.model.held_bytes(request.context) - self._elsewhere(request) * self.model.token_bytes
+        held = self.model.held_bytes(request.context)
+        return held - self._elsewhere(request) * self.model.token_bytes if self._shares else held
 
     def _elsewhere(self, request: Request) -> int:
         """Tokens of a prompt that others use as well: blocks of the cache, or of the common head."""
@@ -319,36 +318,38 @@ class Replica:
 
     def _room_bytes(self) -> float:
         """Bytes of the pool that are free, or would be without idle blocks."""
-        cached = self.cache.locked * self._block_bytes if self.cache is not None else 0.0
-        return self.limits.pool_bytes - (self._prefill_bytes + self.batch.held_bytes + self._head_bytes + cached)
+        held = self._prefill_bytes + self.batch.held_bytes + self._head_bytes
+        if self.cache is not None:
+            held += self.cache.locked * self._block_bytes
+        return self.limits.pool_bytes - held
 
     def _take_in(self, request: Request, whole: bool, room: int, parts: bool) -> bool:
         """Give a waiting request its memory, if there is room; its slot is free."""
         matched, hit, cache = 0, request.cached, self.cache
+        model, limits, context, ready = self.model, self.limits, request.context, request.todo == 0
         if cache is not None and request.blocks:
             blocks = request.blocks[: request.isl // cache.block_tokens]
             matched = cache.match(blocks)
             hit = max(hit, matched * cache.block_tokens)
-        ready = request.todo == 0
-        todo = 0 if ready else max(request.context - hit, 1)
-        if whole and todo > room and (parts or todo <= self.limits.chunk):
+        todo = 0 if ready else max(context - hit, 1)
+        if whole and todo > room and (parts or todo <= limits.chunk):
             return False
-        share = 1.0 if request.retracted else self.limits.reserve_share
-        common = self._elsewhere(request) * self.model.token_bytes
-        reserve = self.model.held_bytes(request.context + math.ceil(share * request.left)) - common
-        new = self.model.held_bytes(request.context) - common
+        share = 1.0 if request.retracted else limits.reserve_share
+        common = self._elsewhere(request) * model.token_bytes if self._shares else 0.0
+        reserve = model.held_bytes(context + math.ceil(share * request.left)) - common
+        new = model.held_bytes(context) - common
         if matched and cache is not None:
             new -= (matched - cache.idle_among(blocks[:matched])) * self._block_bytes
-        empty = not self.batch.size and not self._prefilling
-        reserved = self._reserved_bytes + reserve + self._head_bytes
-        if not empty and (reserved > self.limits.pool_bytes or new > self._room_bytes()):
-            return False
+        if self.batch.size or self._prefilling:
+            reserved = self._reserved_bytes + reserve + self._head_bytes
+            if reserved > limits.pool_bytes or new > self._room_bytes():
+                return False
         self.waiting.popleft()
         self._waited = 0
         if matched and cache is not None:
             cache.lock(blocks[:matched])
             request.locked = matched
-        request.todo, request.past, request.reserved = todo, request.context - todo, reserve
+        request.todo, request.past, request.reserved = todo, context - todo, reserve
         self.log.cached += request.past if not ready else 0
         self._reserved_bytes += reserve
         self._prefilling += 1

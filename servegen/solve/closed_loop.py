@@ -94,6 +94,7 @@ def _pool(
     # Of one device, for as many sequences as all attention groups hold.
     room = figures.kv_pool_bytes * (token / figures.kv_bytes_per_token if token else 1.0 / lowered.configs[0].tp)
     model = StepModel.of(lowered.terms, 0, m.kv_bytes[0].tolist(), float(m.state_bytes[0]))
+    model = replace(model, prompt_s=model.prompt_s * begun.launches)
     late_s = request_s + model.later_stages_s(min(begun.chunk, prompt))
     limits = Limits(begun.slots, begun.chunk, room, engine.memory.kv_reserve_osl, begun.wait_steps)
     return Pool(model, limits, scheduler, count, late_s)

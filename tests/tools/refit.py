@@ -47,8 +47,14 @@ POOLS = {
     "sequence_s": Prior(25e-6, 0.8), "request_s": Prior(40e-3, 0.8),
 }  # fmt: skip
 
-#: How far an engine's constants lie from those of the others, in log terms.
-OWN = {"step_s": 0.1, "layer_s": 0.1, "prompt_layer_s": 0.15, "sequence_s": 0.15, "request_s": 0.15}
+#: How far an engine's constants lie from those of the others, in log terms. Launching a prompt's kernels and taking a request
+#: in is Python's and the driver's work in all of them.
+OWN = {"step_s": 0.1, "layer_s": 0.1, "prompt_layer_s": 0.05, "sequence_s": 0.15, "request_s": 0.05}
+#: How far the shares of a pair (device, precision) lie from the kernels' and from one bandwidth, in log terms. The runs of one
+#: engine on one device have that engine's luck in common, and are not so many witnesses of what the device can do.
+PAIR = {"ew": 0.05, "ec": 0.03}
+#: 4-bit kernels differ by more: by a fifth between the engines of one device, and what they read is not all weights.
+NARROW = {"ew": 0.2, "ec": 0.1}
 
 
 @dataclass(frozen=True)
@@ -63,8 +69,10 @@ class Job:
 
 
 def serving_priors() -> dict[str, Prior]:
-    priors = {f"{pair}.ew": Prior(1.0, 0.2 if "nvfp4" in pair else 0.1, "ew") for pair in KERNELS}
-    priors |= {f"{pair}.ec": Prior(share, 0.1, "ec") for pair, share in KERNELS.items()}
+    priors = {}
+    for pair, share in KERNELS.items():
+        width = NARROW if pair.endswith("nvfp4") else PAIR
+        priors |= {f"{pair}.ew": Prior(1.0, width["ew"], "ew"), f"{pair}.ec": Prior(share, width["ec"], "ec")}
     # Engines launch the same kernels over the same drivers: what a layer and a step cost differs less between them than what
     # their hosts do per sequence and per request.
     priors |= {f"engine.{e}.{c}": Prior(1.0, own, c) for e in SERVING for c, own in OWN.items()}

@@ -71,6 +71,9 @@ def test_a_step_with_a_prompt_takes_what_its_launch_does() -> None:
     ("engine", "capability", "tp", "users", "isl", "osl", "expected"),
     [
         ("vllm", 9.0, 4, 16, 1024, 1024, Started(8192, 16)),
+        ("vllm", 10.0, 4, 16, 1024, 1024, Started(8192, 16, launches=1.5)),  # graphs of decode steps alone
+        ("vllm", 10.0, 4, 16, 1024, 128, Started(8192, 16)),
+        ("vllm", 12.0, 4, 16, 1024, 1024, Started(8192, 16)),
         ("sglang", 9.0, 4, 16, 1024, 128, Started(8192, 16)),
         ("sglang", 10.0, 4, 16, 1024, 128, Started(16384, 16)),
         # InferenceX: batch waiting for 1024/1024 below TP 8

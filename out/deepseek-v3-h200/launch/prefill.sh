@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for deepseek-v3-h200, plan d135155a4d5c92d8. Change the spec: an edit here is lost with the next build.
+# Written by servegen for deepseek-v3-h200, plan 662f173432c6a298. Change the spec: an edit here is lost with the next build.
 # Starts the prefill server of deepseek-v3-h200 on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 

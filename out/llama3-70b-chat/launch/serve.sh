@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-70b-chat, plan 951f6bcd99429b31. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-70b-chat, plan 3be8ca6f0bbb3bba. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-70b-chat on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -10,17 +10,16 @@ exec python3 -m sglang.launch_server \
   --served-model-name meta-llama/Llama-3.1-70B-Instruct \
   --host 0.0.0.0 \
   --port 30000 \
-  --tp-size 2 \
+  --tp-size 4 \
   --dtype auto \
   --quantization fp8 \
   --kv-cache-dtype bfloat16 \
   --context-length 13312 \
-  --mem-fraction-static 0.686 \
-  --max-running-requests 39 \
-  --chunked-prefill-size 16384 \
-  --max-prefill-tokens 16384 \
-  --enable-mixed-chunk \
-  --cuda-graph-max-bs-decode 39 \
+  --mem-fraction-static 0.873 \
+  --max-running-requests 53 \
+  --chunked-prefill-size 4096 \
+  --max-prefill-tokens 4096 \
+  --cuda-graph-max-bs-decode 53 \
   --schedule-policy fcfs \
   --enable-metrics \
   "$@"
