@@ -85,11 +85,19 @@ def _later_stages_s(terms: StepTerms, chunk: Array, d: Demand) -> Array:
 
 
 def batching_gain(s: Server, d: Demand, prompts: Array) -> Array:
-    """How much cheaper a prompt gets when ``prompts`` are prefilled together: E(k) / (k E(1)), at most 1.
+    """How much cheaper a prompt gets when ``prompts`` are prefilled together: (S + E(k) - E(1)) / (k S), at most 1.
 
-    Short prompts share the step's launch and the streaming of the weights; long ones gain nothing.
+    S is the mean over all lengths, E(k) the time of k mean prompts. Short prompts share the step's launch and the streaming of
+    the weights; long ones gain nothing.
     """
-    return np.minimum(_together(s.terms, s.chunk, s.attention_mean_s, d, prompts) / (prompts * s.alone_s), 1.0)
+    more = _together(s.terms, s.chunk, s.attention_mean_s, d, prompts) - s.alone_s
+    return np.minimum((s.prefill_mean_s + more) / (prompts * s.prefill_mean_s), 1.0)
+
+
+def added_s(s: Server, d: Demand, prompts: Array, more: Array) -> Array:
+    """Seconds that each of ``more`` prompts adds to a step that ``prompts`` share."""
+    now, then = (_together(s.terms, s.chunk, s.attention_mean_s, d, n) for n in (prompts, prompts + more))
+    return np.asarray((then - now) / more)
 
 
 def _together(terms: StepTerms, chunk: Array, attention_mean_s: Array, d: Demand, prompts: Array) -> Array:

@@ -52,7 +52,7 @@ def static(s: Server, d: Demand, level: Array) -> Point:
         gap_s=step,
         gap_mean_s=per_token(tokens, step),
         const_s=s.request_s,
-        const_mean_s=s.request_s,
+        rest_s=zeros,
         delayed=zeros,
         wait_s=zeros,
         wait_cv2=zeros + 1.0,
