@@ -41,19 +41,6 @@ def _most_together(s: Server, d: Demand) -> Array:
     return np.maximum(np.maximum(s.chunk / d.uncached_mean, 1.0), s.terms.groups)
 
 
-def _together(s: Server, d: Demand, busy: Array) -> Array:
-    """Sequences beyond a lone one that a gap sees because they began to decode at the same moment, after one busy period.
-
-    A busy period of M/G/1 serves n prompts with E[n^2]/E[n] = 1/(1-b) + (b + b^2*cv2)/(1-b)^2 (Takacs).
-    """
-    if not d.own:
-        return np.zeros_like(busy)
-    # In x = b/(1-b), less one: 2x + (1 + cv2)*x^2. Held where prompts fill more than half of the time, so that a fuller replica
-    # always carries more.
-    x = np.minimum(busy / np.maximum(1.0 - busy, 1e-9), 1.0)
-    return np.asarray(d.overlap * x * (2.0 + (1.0 + s.prefill_cv2) * x))
-
-
 def prefill_first(s: Server, d: Demand, level: Array) -> Point:
     """Waiting prompts are prefilled at once and the decodes stall meanwhile (SGLang without mixed chunks)."""
     most, service = _most_together(s, d), s.prefill_mean_s
@@ -62,7 +49,7 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
     beside, found = queueing.beside(d, level), queueing.found(d, level, steps)
     gain, busy = np.ones_like(service), np.zeros_like(service)
     for _ in range(ROUNDS):
-        seen = level + beside + _together(s, d, busy)
+        seen = level + beside + queueing.begun(s, d, busy)
         step = s.terms.decode_s(seen, s.kv_s)
         rate = level / (steps * step + found * service * gain)
         # Who arrives while other groups prefill does not wait for them.
@@ -97,15 +84,17 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
     if d.own:  # whoever has just begun to decode is stalled at once by those who came meanwhile
         share = share + (1.0 - arrivals.none_after_one(rate * effective, d.arrival_cv2)) / steps
     share = np.minimum(share, 1.0)
-    edges = s.prefill_edges_s * gain[:, None]
+    edges = s.prefill_edges_s
     middle = during[:, None] * bins(edges)
     quiet = during * effective + arrived / 2.0
     hazard = -np.log(np.maximum(arrivals.none_after_one(quiet, d.arrival_cv2), 1e-12)) / np.maximum(quiet, 1e-12)
     joined = -np.expm1(-hazard[:, None] * (middle + arrived[:, None] / 2.0))
     number = (queueing.together(arrived, d) - 1.0)[:, None] + middle
-    if not arrivals.poisson(d.arrival_cv2):  # as many prompts as there are, in as many stalls
-        others = np.maximum(found / (steps * np.maximum(share, 1e-300)) - 1.0, 0.0)
-        number = number * (others * free / np.maximum(number @ WIDTHS, 1e-12))[:, None]
+    # The others of a stall take what all prompts take, shared out among all stalls, beyond one prompt alone.
+    alone = bins(edges) @ WIDTHS
+    others_s = np.maximum(found * effective / (steps * np.maximum(share, 1e-300)) - alone, 0.0)
+    brings = free if d.own else np.ones_like(free)
+    number = number * (others_s * brings / (effective * np.maximum(number @ WIDTHS, 1e-12)))[:, None]
     deviation = queueing.number_std(s, d, level, seen - level, step)
     return Point(
         **means,
@@ -116,7 +105,7 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
         stall_edges_s=edges,
         stall_weights=even(level),
         joined=joined,
-        **queueing.others(number, joined, free if d.own else np.ones_like(free), s, d, effective),
+        **queueing.others(number, joined, brings, s, d, effective),
         stall_most_s=np.full_like(level, np.inf),
         burst=tokens,
     )

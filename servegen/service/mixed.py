@@ -90,7 +90,7 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
     rate, busy, share, longer, running, followed = zero, zero, zero, zero, level, zero
     beside, company = queueing.beside(d, level), queueing.found(d, level, d.gaps) - level
     for _ in range(ROUNDS):
-        seen = np.maximum(running + beside, 1.0)
+        seen = np.maximum(running + beside + queueing.begun(s, d, busy), 1.0)
         step = s.terms.decode_s(seen, s.kv_s)
         room = np.maximum(s.chunk - seen, 1.0)
         window = step + share * np.maximum(longer - step, 0.0)
@@ -157,7 +157,7 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
     # What the budget still holds: prompts that came in the same step.
     joined = np.broadcast_to(1.0 - arrivals.none_after_one(rate * window / 2.0, d.arrival_cv2)[:, None], part.shape)
     marginal = s.terms.sequence_s + (s.terms.token_flop_s + s.terms.token_wire_s) * d.uncached_mean + s.attention_mean_s
-    more = np.broadcast_to(arrived[:, None] - 1.0, part.shape)
+    beyond = np.broadcast_to(arrived[:, None] - 1.0, part.shape)
     edge_steps = np.maximum(d.uncached_edges / room[:, None] + 0.5, 1.0)
     edge_step = mixed_step(found, d.uncached_edges / edge_steps, 1.0 / edge_steps, s.attention_edges_s / edge_steps)
     return Point(
@@ -168,7 +168,7 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         stall_edges_s=stalls,
         stall_weights=weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300),
         joined=joined,
-        **queueing.others(more, joined, np.ones_like(room), s, d, marginal),
+        **queueing.others(beyond, joined, np.ones_like(room), s, d, np.minimum(marginal, more)),
         stall_most_s=most,
         burst=tokens_together,
     )

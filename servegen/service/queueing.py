@@ -23,6 +23,19 @@ def beside(d: Demand, level: Array) -> Array:
     return np.maximum(d.own + 2.0 * d.overlap * arrivals.company(level, d.arrival_cv2), np.maximum(1.0 - level, 0.0))
 
 
+def begun(s: Server, d: Demand, busy: Array) -> Array:
+    """Sequences beyond a lone one that a gap sees because they began to decode at the same moment, after one busy period.
+
+    A busy period of M/G/1 serves n prompts with E[n^2]/E[n] = 1/(1-b) + (b + b^2*cv2)/(1-b)^2 (Takacs).
+    """
+    if not d.own:
+        return np.zeros_like(busy)
+    # In x = b/(1-b), less one: 2x + (1 + cv2)*x^2. Held where prompts fill more than half of the time, so that a fuller replica
+    # always carries more.
+    x = np.minimum(busy / np.maximum(1.0 - busy, 1e-9), 1.0)
+    return np.asarray(d.overlap * x * (2.0 + (1.0 + s.prefill_cv2) * x))
+
+
 def found(d: Demand, level: Array, steps: Array | float) -> Array:
     """Sequences that a prompt finds running: those that an outsider sees, and those that came before it in its burst, but
     for the company of one step, which waits with it. A step, of ``steps`` of an answer, sees level/steps arrivals."""
