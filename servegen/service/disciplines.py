@@ -69,8 +69,12 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
         "gap_s": step,
         "gap_mean_s": per_token(tokens, step + found * effective / steps),
     }
-    first = _first_token(s, d, busy, effective, step, level, company)
-    if not s.prefill_edges_s.shape[1]:
+    lean = not s.prefill_edges_s.shape[1]
+    if lean and d.open_loop:
+        return without_edges(tokens, **means, **waiting.untold(level))
+    alone = waiting.alone(rate * step, d)
+    first = _first_token(s, d, busy, effective, step, alone, level, company)
+    if lean:
         return without_edges(tokens, **means, **first)
     # Prompts that arrive during the stall prolong it: a busy period of the queue, begun by those that came in one step. In a
     # closed loop none comes during a stall, for none ends then.
@@ -79,20 +83,20 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
     arrived = rate * step if d.own else rate * step / free
     stalled = arrivals.some_within(arrived, d.arrival_cv2)
     if not arrivals.poisson(d.arrival_cv2):  # who finds prompts being computed begins no stall
-        stalled = stalled * (1.0 - waiting.interrupting(busy, first["delayed"], rate * step, d)) / free
+        stalled = stalled * (1.0 - waiting.interrupting(busy, first["delayed"], alone)) / free
     share = stalled * found / np.maximum(level, 1e-300)
     if d.own:  # whoever has just begun to decode is stalled at once by those who came meanwhile
         share = share + (1.0 - arrivals.none_after_one(rate * effective, d.arrival_cv2)) / steps
     share = np.minimum(share, 1.0)
     edges = s.prefill_edges_s
-    middle = during[:, None] * bins(edges)
+    own = bins(edges)
+    middle = during[:, None] * own
     quiet = during * effective + arrived / 2.0
     hazard = -np.log(np.maximum(arrivals.none_after_one(quiet, d.arrival_cv2), 1e-12)) / np.maximum(quiet, 1e-12)
     joined = -np.expm1(-hazard[:, None] * (middle + arrived[:, None] / 2.0))
     number = (queueing.together(arrived, d) - 1.0)[:, None] + middle
     # The others of a stall take what all prompts take, shared out among all stalls, beyond one prompt alone.
-    alone = bins(edges) @ WIDTHS
-    others_s = np.maximum(found * effective / (steps * np.maximum(share, 1e-300)) - alone, 0.0)
+    others_s = np.maximum(found * effective / (steps * np.maximum(share, 1e-300)) - own @ WIDTHS, 0.0)
     brings = free if d.own else np.ones_like(free)
     number = number * (others_s * brings / (effective * np.maximum(number @ WIDTHS, 1e-12)))[:, None]
     deviation = queueing.number_std(s, d, level, seen - level, step)
@@ -112,14 +116,14 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
 
 
 def _first_token(
-    s: Server, d: Demand, busy: Array, service_s: Array, step_s: Array, slots: Array | float, company: Array
+    s: Server, d: Demand, busy: Array, service_s: Array, step_s: Array, alone: Array, slots: Array | float, company: Array
 ) -> dict[str, Array]:
-    """What comes before a prompt's own computation, where ``company`` prompts share a step of which each takes ``service_s``."""
+    """What comes before a prompt's own computation, where ``company`` prompts share a step of which each takes ``service_s``, and
+    nobody comes behind one in its decode step with chance ``alone``."""
     rate = busy / service_s
-    arrived = rate * step_s
-    more = added_s(s, d, company, waiting.crowd(arrived, d))
+    more = added_s(s, d, company, service_s, waiting.crowd(rate * step_s, d))
     w = Work(service_s, more, company, s.prefill_cv2, s.prefill_third, s.left_s)
-    return waiting.first_token(w, d, rate, busy, step_s, s.request_s, waiting.wait(w, busy, arrived, d, slots))
+    return waiting.first_token(w, d, rate, busy, step_s, s.request_s, waiting.wait(w, busy, alone, d, slots))
 
 
 def prefill_only(s: Server, d: Demand, level: Array) -> Point:
@@ -141,7 +145,7 @@ def prefill_only(s: Server, d: Demand, level: Array) -> Point:
         service_mean_s=s.prefill_mean_s + s.extra_mean_s,
         gap_s=zeros,
         gap_mean_s=zeros,
-        **_first_token(s, d, level, effective, zeros, PREFILL_SLOTS, company),
+        **_first_token(s, d, level, effective, zeros, zeros + 1.0, PREFILL_SLOTS, company),
     )
     return unstalled(plain, s.first_edges_s, zeros)
 

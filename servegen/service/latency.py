@@ -30,11 +30,11 @@ def _shares(edges_s: Array, t: Array) -> Array:
     """Of each bin between edges the share that is at most ``t`` (linear in between). Shapes (rows, k+1), (rows,) -> (rows, k)."""
     low, high = edges_s[:, :-1], edges_s[:, 1:]
     share = np.where(high > low, (t[:, None] - low) / np.maximum(high - low, 1e-300), (t[:, None] >= high) * 1.0)
-    return np.clip(share, 0.0, 1.0)
+    return np.minimum(np.maximum(share, 0.0), 1.0)
 
 
 def _normal_tail(z: Array) -> Array:
-    return 1.0 / (1.0 + np.exp(np.clip(LOGISTIC * z, -60.0, 60.0)))
+    return 1.0 / (1.0 + np.exp(np.minimum(np.maximum(LOGISTIC * z, -60.0), 60.0)))
 
 
 def _tail(t: Array, cv2: Array) -> Array:
@@ -63,8 +63,8 @@ def ttft_exceeds(p: Point, t: Array) -> Array:
     left, rest = (t - p.const_s)[:, None], p.rest_s[:, None]
     low, high = p.service_edges_s[:, :-1], p.service_edges_s[:, 1:]
     # Prompts of a bin and the rest of a step are even; their sum is taken as even, too, as wide as its variance asks for.
-    width = np.maximum(np.hypot(high - low, rest), 1e-12)
-    late = np.clip(((low + high + rest) / 2.0 - left) / width + 0.5, 0.0, 1.0) @ WIDTHS
+    width = np.maximum(np.sqrt((high - low) ** 2 + rest * rest), 1e-12)
+    late = np.minimum(np.maximum(((low + high + rest) / 2.0 - left) / width + 0.5, 0.0), 1.0) @ WIDTHS
     # Those who wait: the tail of what is left, averaged over each bin of prompts (convex, so from above).
     mean = np.maximum(p.rest_s / 2.0 + p.wait_s, 1e-12)
     cv2 = np.maximum((p.rest_s**2 / 12.0 + p.wait_cv2 * p.wait_s**2) / mean**2, EVEN_CV2)

@@ -43,7 +43,7 @@ def _uneven(s: Server, d: Demand, seen: Array, steps: Array, split: Array) -> Ar
 
 
 def _modulated(
-    s: Server, d: Demand, w: Work, rate: Array, number: Array, room: Array, level: Array, arrived: Array
+    s: Server, d: Demand, w: Work, rate: Array, number: Array, room: Array, level: Array, alone: Array
 ) -> tuple[Array, Array]:
     """Chance and mean of a wait for mixed steps, whose pace varies slowly with the sequences running, by ``number`` (one
     standard deviation): the mean of both sides of it, with the tail of the side where many run."""
@@ -53,7 +53,7 @@ def _modulated(
         left = np.maximum(room - side * number, 1.0)
         work = w.each_s * (room / left) + d.uncached_mean / left * each * side * number
         then = dataclasses.replace(w, each_s=work, more_s=w.more_s / w.each_s * work)
-        delayed, wait = waiting.wait(then, np.clip(rate * work, 1e-9, 1.0 - 1e-6), arrived, d, level)
+        delayed, wait = waiting.wait(then, np.minimum(np.maximum(rate * work, 1e-9), 1.0 - 1e-6), alone, d, level)
         mean = mean + delayed * wait / 2.0
     return np.minimum(mean / np.maximum(wait, 1e-12), delayed), wait
 
@@ -78,18 +78,10 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         device = base + s.terms.gemm_s(batch) + s.terms.token_wire_s[tail] * batch + attention
         return np.asarray(np.maximum(device, s.terms.prompt_s[tail]))
 
-    def added(prompts: Array, more: Array) -> Array:
-        """Seconds that each of ``more`` prompts adds to the steps of ``prompts``; they fill no step beyond its room."""
-        ends = []
-        for n in (prompts, prompts + more):
-            filled = np.maximum(n * whole, 1.0)
-            ends.append(filled * mixed_step(seen, n / filled * d.uncached_mean, n / filled, n / filled * s.attention_mean_s))
-        return np.asarray((ends[1] - ends[0]) / more)
-
     zero = np.zeros_like(level)
     rate, busy, share, longer, running, followed = zero, zero, zero, zero, level, zero
     beside, company = queueing.beside(d, level), queueing.found(d, level, d.gaps) - level
-    for _ in range(ROUNDS):
+    for turn in range(ROUNDS):
         seen = np.maximum(running + beside + queueing.begun(s, d, busy), 1.0)
         step = s.terms.decode_s(seen, s.kv_s)
         room = np.maximum(s.chunk - seen, 1.0)
@@ -98,18 +90,18 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         arrived = queueing.together(rate * window, d)
         prompts = np.minimum(arrived, np.maximum(1.0 / whole, 1.0))
         # Alone, a prompt ends somewhere inside its last step.
-        split = np.maximum(d.uncached_nodes / room[:, None] + 0.5, 1.0)
-        lone = split @ d.node_weights
+        parts = d.uncached_nodes / room[:, None] + 0.5
+        split = np.maximum(parts, 1.0)
         # Those of one step end in the same last step; what that has left goes to those who waited behind them when it began.
-        last = d.uncached_nodes / room[:, None] + (0.5 + (prompts - 1.0) * whole)[:, None]
-        ended = np.maximum(last, 1.0) @ d.node_weights / prompts
+        ended = np.maximum(parts + ((prompts - 1.0) * whole)[:, None], 1.0) @ d.node_weights / prompts
         least = np.maximum(whole, 1.0 / prompts)
         steps = np.maximum((1.0 - followed) * ended + followed * least, whole)
         # Once every step carries a chunk, prompts set the pace: no more sequences can be decoding than they feed.
         running = np.minimum(level, d.gaps / steps)
         found = running + company
         longer = mixed_step(seen, d.uncached_mean / steps, 1.0 / steps, s.attention_mean_s / steps)
-        uneven = _uneven(s, d, seen, steps, split)
+        if turn in (0, ROUNDS - 1):  # it changes little in between, and is the costliest of a round
+            uneven = _uneven(s, d, seen, steps, split)
         longer = longer + uneven
         rate = running / (steps * (longer - step) * found + d.gaps * step)
         share = np.minimum(steps * found / d.gaps, 1.0)
@@ -119,27 +111,30 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         # came while it ran.
         idle = 1.0 - np.minimum(rate * steps * longer, 1.0)
         followed = 1.0 - np.minimum(idle * np.exp(rate * longer), 1.0)
+    gap_mean_s = share * longer + (1.0 - share) * step
+    means = {"level": running, "seen": seen, "rate": rate, "busy": busy, "gap_s": step, "gap_mean_s": gap_mean_s}
+    lone = split @ d.node_weights
+    alone_s = mixed_step(found, d.uncached_mean / lone, 1.0 / lone, s.attention_mean_s / lone)
+    means["service_mean_s"] = lone * (alone_s + uneven)
+    lean = not s.prefill_edges_s.shape[1]
+    if lean and d.open_loop:
+        return without_edges(tokens_together, **means, **waiting.untold(level))
     full = mixed_step(seen, room, np.maximum(1.0 / whole, 1.0), s.attention_mean_s / whole)
     # Where steps are full, work goes by tokens; where they hold whole prompts, by prompts.
     packed = np.minimum(whole, 1.0)
     cv2 = packed * d.uncached_cv2 + (1.0 - packed) * s.prefill_cv2
     third = packed * d.uncached_third + (1.0 - packed) * s.prefill_third
     number = queueing.number_std(s, d, running, beside, step)
-    together = np.maximum(1.0 / least, 1.0)
-    more = np.minimum(np.where(whole < 1.0, added(together, waiting.crowd(rate * window, d)), work), work)
+    # One more prompt fills what room a step has left; where there is none it takes steps of its own.
+    together, crowd = np.maximum(1.0 / least, 1.0), waiting.crowd(rate * window, d)
+    filled = np.maximum((together + crowd) * whole, 1.0)
+    prompts = (together + crowd) / filled
+    then = filled * mixed_step(seen, prompts * d.uncached_mean, prompts, prompts * s.attention_mean_s)
+    more = np.where(whole < 1.0, np.minimum((then + uneven - together * work) / crowd, work), work)
     w = Work(work, more, together, cv2, third, (full - step) * np.maximum(1.0 - whole, 0.5))
-    waits = _modulated(s, d, w, rate, number, room, running, rate * step)
-    means = {
-        "level": running,
-        "seen": seen,
-        "rate": rate,
-        "busy": busy,
-        **waiting.first_token(w, d, rate, busy, step, s.request_s, waits),
-        "service_mean_s": lone * (mixed_step(found, d.uncached_mean / lone, 1.0 / lone, s.attention_mean_s / lone) + uneven),
-        "gap_s": step,
-        "gap_mean_s": share * longer + (1.0 - share) * step,
-    }
-    if not s.prefill_edges_s.shape[1]:
+    waits = _modulated(s, d, w, rate, number, room, running, waiting.alone(rate * step, d))
+    means |= waiting.first_token(w, d, rate, busy, step, s.request_s, waits)
+    if lean:
         return without_edges(tokens_together, **means)
     spread = queueing.spread_s(s, d, seen, number, step)
     # Tokens of a step, from none to all of its room: a prompt that fits it whole, the rest of one that does not, or full.

@@ -94,10 +94,10 @@ def batching_gain(s: Server, d: Demand, prompts: Array) -> Array:
     return np.minimum((s.prefill_mean_s + more) / (prompts * s.prefill_mean_s), 1.0)
 
 
-def added_s(s: Server, d: Demand, prompts: Array, more: Array) -> Array:
-    """Seconds that each of ``more`` prompts adds to a step that ``prompts`` share."""
-    now, then = (_together(s.terms, s.chunk, s.attention_mean_s, d, n) for n in (prompts, prompts + more))
-    return np.asarray((then - now) / more)
+def added_s(s: Server, d: Demand, prompts: Array, each_s: Array, more: Array) -> Array:
+    """Seconds that each of ``more`` prompts adds to a step that ``prompts`` share, who take ``each_s`` each."""
+    then = _together(s.terms, s.chunk, s.attention_mean_s, d, prompts + more) - s.alone_s
+    return np.asarray((s.prefill_mean_s + then - prompts * each_s) / more)
 
 
 def _together(terms: StepTerms, chunk: Array, attention_mean_s: Array, d: Demand, prompts: Array) -> Array:

@@ -37,7 +37,7 @@ class Work:
     @property
     def added(self) -> Array:
         """What one more prompt adds, as a share of what each costs."""
-        return np.clip(self.more_s / self.each_s, 0.0, 1.0)
+        return np.minimum(np.maximum(self.more_s / self.each_s, 0.0), 1.0)
 
 
 def crowd(arrived: Array, d: Demand) -> Array:
@@ -45,20 +45,20 @@ def crowd(arrived: Array, d: Demand) -> Array:
     return 1.0 + 2.0 * np.maximum(arrivals.company(arrived, d.arrival_cv2), 0.0)
 
 
-def interrupting(busy: Array, delayed: Array, arrived: Array, d: Demand) -> Array:
-    """Chance that an arrival finds prompts being computed; ``busy`` for Poisson arrivals.
-
-    In bursts: of the ``delayed``, who find another before them, all but those who came in the same decode step as that one, which
-    sees ``arrived``. After two arrivals a third of a step is left on average.
-    """
-    if arrivals.poisson(d.queue_cv2):
-        return busy
-    same = 1.0 - arrivals.none_after_one(arrived / 3.0, d.arrival_cv2)
-    return np.asarray(np.maximum((delayed - same) / np.maximum(1.0 - same, 1e-9), busy))
+def alone(arrived: Array, d: Demand) -> Array:
+    """Chance that a prompt has none behind it in the decode step in which it came, which sees ``arrived``. After two arrivals a
+    third of a step is left on average."""
+    return arrivals.none_after_one(arrived / 3.0, d.arrival_cv2)
 
 
-def wait(w: Work, busy: Array, arrived: Array, d: Demand, slots: Array | float) -> tuple[Array, Array]:
-    """Chance of a wait for other prompts, and its mean. ``arrived`` prompts come in one decode step.
+def interrupting(busy: Array, delayed: Array, alone: Array) -> Array:
+    """Chance that an arrival finds prompts being computed: of the ``delayed``, who find another before them, all but those who
+    came in the same decode step as that one. For Poisson arrivals it is ``busy``."""
+    return np.asarray(np.maximum(1.0 - (1.0 - delayed) / np.maximum(alone, 1e-9), busy))
+
+
+def wait(w: Work, busy: Array, alone: Array, d: Demand, slots: Array | float) -> tuple[Array, Array]:
+    """Chance of a wait for other prompts, and its mean; ``alone`` is the chance of :func:`alone`.
 
     Exact for Poisson arrivals where prompts share nothing (Pollaczek-Khinchine), near saturation, and, where they are bursty, for
     exponential service (the root of GI/M/1). Regular arrivals by Kraemer and Langenbach-Belz (1976). In a closed loop at most the
@@ -72,12 +72,14 @@ def wait(w: Work, busy: Array, arrived: Array, d: Demand, slots: Array | float) 
     number, found = busy * busy / free, busy
     spread = (cv2 + w.cv2) / (np.maximum(cv2, 1.0) + 1.0)
     if not arrivals.poisson(cv2):
-        bursts = arrivals.waits(ahead, cv2, w.cv2)
-        number = number + np.maximum(bursts / np.maximum(1.0 - bursts, 1e-9) - ahead / free, 0.0)
-        found = busy + (1.0 - added) * (interrupting(busy, delayed, arrived, d) - busy)
-        both, idle = np.maximum(cv2 + w.cv2, 1e-9), np.maximum(1.0 - busy, 1e-9)
-        even = np.exp(-2.0 * idle * (1.0 - cv2) ** 2 / (3.0 * np.maximum(busy, 1e-9) * both))
-        spread = spread * np.where(np.asarray(cv2) < 1.0, even, 1.0)
+        idle = np.maximum(1.0 - busy, 1e-9)
+        # Those of its burst that are before it, beyond a Poisson stream's: nearly as 1/(1 - busy) at any load.
+        burst = np.maximum(delayed / np.maximum(1.0 - delayed, 1e-9) - busy / idle, 0.0)
+        number = number + burst * idle / free
+        found = busy + (1.0 - added) * (interrupting(busy, delayed, alone) - busy)
+        if np.any(np.asarray(cv2) < 1.0):
+            even = np.exp(-2.0 * idle * (1.0 - cv2) ** 2 / (3.0 * np.maximum(busy, 1e-9) * np.maximum(cv2 + w.cv2, 1e-9)))
+            spread = spread * np.where(np.asarray(cv2) < 1.0, even, 1.0)
     mean = spread * (found * held + w.each_s * added * number) / np.maximum(delayed, 1e-12)
     return delayed, mean if d.open_loop else np.minimum(mean, slots * w.each_s)
 
@@ -100,6 +102,12 @@ def first_token(
         # Of a burst as many come before as behind, each by chance: their sum varies less than either.
         "wait_cv2": _cv2(added * delayed, w) * (1.0 + burst * burst) / (1.0 + burst) ** 2,
     }
+
+
+def untold(level: Array) -> dict[str, Array]:
+    """The same of a point that is asked for its rate alone, which depends on no wait where arrivals wait for nobody."""
+    nothing = np.full_like(level, np.nan)
+    return dict.fromkeys(("const_s", "rest_s", "delayed", "wait_s", "wait_cv2"), nothing)
 
 
 def _cv2(delayed: Array, w: Work) -> Array:

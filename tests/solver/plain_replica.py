@@ -67,7 +67,7 @@ class Replica:
         """The most that is left of a step; chance, mean and variation of the wait."""
         rate = busy / service
         extra = crowd(rate * step_s, self.load)
-        more = (self.together(prompts + extra) - self.together(prompts)) / extra
+        more = (self.prefill + self.together(prompts + extra) - self.together(1.0) - prompts * service) / extra
         w = Work(service, more, prompts, self.cv2, self.third, self.left)
         return first_token(w, self.load, rate, busy, step_s, wait(w, busy, rate * step_s, self.load, slots))
 
@@ -187,9 +187,9 @@ class Replica:
             return max(step_of(found, tokens, prompts, attention), s.least)
 
         beside, extra = self.beside(asked), self.found(asked, t.gaps) - asked
-        rate = busy = share = longer = followed = 0.0
+        rate = busy = share = longer = followed = uneven = 0.0
         n = asked
-        for _ in range(4):
+        for turn in range(4):
             seen = max(n + beside + self.begun(busy), 1.0)
             step_s = self.decode(seen)
             room = max(self.chunk - seen, 1.0)
@@ -213,7 +213,7 @@ class Replica:
             times = [(step_of(seen, more + v, 0.0, per_new * (more + v)), w) for v, w in parts]
             device = step_of(seen, more + mean, 0.0, per_new * (more + mean)) + matrices
             idle = sum(w * max(s.least - v, 0.0) for v, w in times) - max(s.least - device, 0.0)
-            uneven = matrices + max(idle, 0.0)
+            uneven = matrices + max(idle, 0.0) if turn in (0, 3) else uneven
             longer = longer_step(t.new_mean / steps, 1 / steps, self.attention / steps) + uneven
             rate = n / (steps * (longer - step_s) * found + t.gaps * step_s)
             share = min(steps * found / t.gaps, 1.0)
@@ -232,7 +232,7 @@ class Replica:
             return k * longer_step(prompts / k * t.new_mean, prompts / k, prompts / k * self.attention)
 
         shared, extra = max(1 / least, 1.0), crowd(rate * window, t)
-        more = min((full_steps(shared + extra) - full_steps(shared)) / extra, work) if whole < 1 else work
+        more = min((full_steps(shared + extra) + uneven - shared * work) / extra, work) if whole < 1 else work
         w = Work(work, more, shared, cv2, third, (full - step_s) * max(1 - whole, 0.5))
         total = 0.0
         for side in (-1.0, 1.0):

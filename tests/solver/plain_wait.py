@@ -33,8 +33,7 @@ def interrupting(busy: float, delayed: float, arrived: float, load: Traffic) -> 
     """Chance that an arrival finds prompts being computed."""
     if load.queue_cv2 == 1.0:
         return busy
-    same = 1.0 - none_after(arrived / 3.0, load.arrival_cv2)
-    return max((delayed - same) / max(1.0 - same, 1e-9), busy)
+    return max(1.0 - (1.0 - delayed) / max(none_after(arrived / 3.0, load.arrival_cv2), 1e-9), busy)
 
 
 def wait(w: Work, busy: float, arrived: float, load: Traffic, slots: float) -> tuple[float, float]:
@@ -45,12 +44,11 @@ def wait(w: Work, busy: float, arrived: float, load: Traffic, slots: float) -> t
     free = max(1.0 - ahead, 1e-9)
     number, found, spread = busy * busy / free, busy, (c + w.cv2) / (max(c, 1.0) + 1.0)
     if c != 1.0:
-        burst = waiting(ahead, c, w.cv2)
-        number += max(burst / max(1.0 - burst, 1e-9) - ahead / free, 0.0)
+        idle = max(1.0 - busy, 1e-9)
+        number += max(delayed / max(1.0 - delayed, 1e-9) - busy / idle, 0.0) * idle / free
         found += (1.0 - w.added) * (interrupting(busy, delayed, arrived, load) - busy)
     if c < 1.0:
-        both, idle = max(c + w.cv2, 1e-9), max(1.0 - busy, 1e-9)
-        spread *= math.exp(-2 * idle * (1 - c) ** 2 / (3 * max(busy, 1e-9) * both))
+        spread *= math.exp(-2 * idle * (1 - c) ** 2 / (3 * max(busy, 1e-9) * max(c + w.cv2, 1e-9)))
     held = w.each * (1.0 + (1.0 - w.added) * (w.prompts - 1.0))
     mean = spread * (found * held + w.each * w.added * number) / max(delayed, 1e-12)
     return delayed, mean if load.open_loop else min(mean, slots * w.each)
