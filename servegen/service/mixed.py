@@ -141,8 +141,8 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
     prompt = np.minimum(room, d.uncached_edges[-2])[:, None] * GRID
     part = np.diff(np.interp(prompt, d.uncached_edges, EDGES), axis=1)
     part += (1.0 - np.interp(room, d.uncached_edges, EDGES))[:, None] * np.diff(prompt, axis=1) / room[:, None]
-    weights = (1.0 - busy)[:, None] * part
-    weights[:, -1] = np.maximum(lone - 1.0 + busy * np.minimum(whole - lone + 1.0, 1.0), 0.0)
+    weights = (1.0 - followed)[:, None] * part
+    weights[:, -1] = np.maximum(lone - 1.0 + followed * np.minimum(whole - lone + 1.0, 1.0), 0.0)
     prompts_in = prompt / d.uncached_mean
     stalls = mixed_step(seen, prompt, prompts_in, s.attention_mean_s[:, None] * prompts_in) - step[:, None]
     most = np.maximum(full - step, 0.0) + SQRT3 * spread

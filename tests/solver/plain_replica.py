@@ -259,7 +259,9 @@ class Replica:
             gap=step_s,
             gap_sd=spread,
             stalled=share,
-            stalls=self._mixed_stalls(room, lone, busy, full - step_s, spread, rate * window, arrived, longer_step, step_s, more),
+            stalls=self._mixed_stalls(
+                room, lone, followed, full - step_s, spread, rate * window, arrived, longer_step, step_s, more
+            ),
             longest=max(full - step_s, 0.0) + math.sqrt(3) * spread,
             gap_mean=share * longer + (1 - share) * step_s,
             burst=self.burst,
@@ -269,7 +271,7 @@ class Replica:
         self,
         room: float,
         lone: float,
-        busy: float,
+        followed: float,
         full: float,
         spread: float,
         window: float,
@@ -286,10 +288,9 @@ class Replica:
         times[9] = max(full, 0.0) + wide
         times = list(itertools.accumulate((max(v, 0.0) for v in times), max))
         longer_than = 1 - rank(t.new, room)
-        weights = [
-            (1 - busy) * (rank(t.new, b) - rank(t.new, a) + longer_than * (b - a) / room) for a, b in itertools.pairwise(tokens)
-        ]
-        weights[-1] = max(lone - 1 + busy * min(t.new_mean / room - lone + 1, 1.0), 0.0)
+        parts = [rank(t.new, b) - rank(t.new, a) + longer_than * (b - a) / room for a, b in itertools.pairwise(tokens)]
+        weights = [(1 - followed) * part for part in parts]
+        weights[-1] = max(lone - 1 + followed * min(t.new_mean / room - lone + 1, 1.0), 0.0)
         total = max(sum(weights), 1e-300)
         joined = 1 - none_after(window / 2, t.arrival_cv2)
         each = min(self.step.each + (self.step.multiply + self.step.wire) * t.new_mean + self.attention, more)
