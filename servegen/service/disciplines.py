@@ -30,10 +30,11 @@ PREFILL_SLOTS = 64.0
 Discipline = Callable[[Server, Demand, Array], Point]
 
 
-def means_only(s: Server) -> Server:
-    """The same server without its edges: every discipline then computes means and rates only, many times faster."""
+def means_only(s: Server, rates_only: bool = False) -> Server:
+    """The same server without its edges: every discipline then computes means and rates only, or ``rates_only``, many times
+    faster."""
     none = np.zeros((len(s.chunk), 0))
-    return dataclasses.replace(s, prefill_edges_s=none, attention_edges_s=none, first_edges_s=none)
+    return dataclasses.replace(s, prefill_edges_s=none, attention_edges_s=none, first_edges_s=none, rates_only=rates_only)
 
 
 def _most_together(s: Server, d: Demand) -> Array:
@@ -69,12 +70,13 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
         "gap_s": step,
         "gap_mean_s": per_token(tokens, step + found * effective / steps),
     }
-    lean = not s.prefill_edges_s.shape[1]
-    if lean and d.open_loop:
+    if s.rates_only:
         return without_edges(tokens, **means, **waiting.untold(level))
     alone = waiting.alone(rate * step, d)
-    first = _first_token(s, d, busy, effective, step, alone, level, company)
-    if lean:
+    more = added_s(s, d, company, effective, waiting.crowd(rate * step, d))
+    w = Work(effective, more, company, s.prefill_cv2, s.prefill_third, s.left_s)
+    first = waiting.first_token(w, d, rate, busy, step, s.request_s, waiting.wait(w, busy, alone, d, level))
+    if not s.prefill_edges_s.shape[1]:
         return without_edges(tokens, **means, **first)
     # Prompts that arrive during the stall prolong it: a busy period of the queue, begun by those that came in one step. In a
     # closed loop none comes during a stall, for none ends then.
@@ -109,21 +111,10 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
         stall_edges_s=edges,
         stall_weights=even(level),
         joined=joined,
-        **queueing.others(number, joined, brings, s, d, effective),
+        **queueing.others(number, joined, brings, s, d, effective, more),
         stall_most_s=np.full_like(level, np.inf),
         burst=tokens,
     )
-
-
-def _first_token(
-    s: Server, d: Demand, busy: Array, service_s: Array, step_s: Array, alone: Array, slots: Array | float, company: Array
-) -> dict[str, Array]:
-    """What comes before a prompt's own computation, where ``company`` prompts share a step of which each takes ``service_s``, and
-    nobody comes behind one in its decode step with chance ``alone``."""
-    rate = busy / service_s
-    more = added_s(s, d, company, service_s, waiting.crowd(rate * step_s, d))
-    w = Work(service_s, more, company, s.prefill_cv2, s.prefill_third, s.left_s)
-    return waiting.first_token(w, d, rate, busy, step_s, s.request_s, waiting.wait(w, busy, alone, d, slots))
 
 
 def prefill_only(s: Server, d: Demand, level: Array) -> Point:
@@ -136,6 +127,9 @@ def prefill_only(s: Server, d: Demand, level: Array) -> Point:
         gain = batching_gain(s, d, company)
     effective = s.prefill_mean_s * gain
     zeros = np.zeros_like(level)
+    more = added_s(s, d, company, effective, waiting.crowd(zeros, d))
+    w = Work(effective, more, company, s.prefill_cv2, s.prefill_third, s.left_s)
+    waits = waiting.wait(w, level, waiting.alone(zeros, d), d, PREFILL_SLOTS)
     plain = without_edges(
         None,
         level=level,
@@ -145,7 +139,7 @@ def prefill_only(s: Server, d: Demand, level: Array) -> Point:
         service_mean_s=s.prefill_mean_s + s.extra_mean_s,
         gap_s=zeros,
         gap_mean_s=zeros,
-        **_first_token(s, d, level, effective, zeros, zeros + 1.0, PREFILL_SLOTS, company),
+        **waiting.first_token(w, d, level / effective, level, zeros, s.request_s, waits),
     )
     return unstalled(plain, s.first_edges_s, zeros)
 

@@ -116,8 +116,7 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
     lone = split @ d.node_weights
     alone_s = mixed_step(found, d.uncached_mean / lone, 1.0 / lone, s.attention_mean_s / lone)
     means["service_mean_s"] = lone * (alone_s + uneven)
-    lean = not s.prefill_edges_s.shape[1]
-    if lean and d.open_loop:
+    if s.rates_only:
         return without_edges(tokens_together, **means, **waiting.untold(level))
     full = mixed_step(seen, room, np.maximum(1.0 / whole, 1.0), s.attention_mean_s / whole)
     # Where steps are full, work goes by tokens; where they hold whole prompts, by prompts.
@@ -134,7 +133,7 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
     w = Work(work, more, together, cv2, third, (full - step) * np.maximum(1.0 - whole, 0.5))
     waits = _modulated(s, d, w, rate, number, room, running, waiting.alone(rate * step, d))
     means |= waiting.first_token(w, d, rate, busy, step, s.request_s, waits)
-    if lean:
+    if not s.prefill_edges_s.shape[1]:
         return without_edges(tokens_together, **means)
     spread = queueing.spread_s(s, d, seen, number, step)
     # Tokens of a step, from none to all of its room: a prompt that fits it whole, the rest of one that does not, or full.
@@ -152,6 +151,7 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
     # What the budget still holds: prompts that came in the same step.
     joined = np.broadcast_to(1.0 - arrivals.none_after_one(rate * window / 2.0, d.arrival_cv2)[:, None], part.shape)
     marginal = s.terms.sequence_s + (s.terms.token_flop_s + s.terms.token_wire_s) * d.uncached_mean + s.attention_mean_s
+    marginal = np.minimum(marginal, more)
     beyond = np.broadcast_to(arrived[:, None] - 1.0, part.shape)
     edge_steps = np.maximum(d.uncached_edges / room[:, None] + 0.5, 1.0)
     edge_step = mixed_step(found, d.uncached_edges / edge_steps, 1.0 / edge_steps, s.attention_edges_s / edge_steps)
@@ -163,7 +163,7 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         stall_edges_s=stalls,
         stall_weights=weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300),
         joined=joined,
-        **queueing.others(beyond, joined, np.ones_like(room), s, d, np.minimum(marginal, more)),
+        **queueing.others(beyond, joined, np.ones_like(room), s, d, marginal, marginal),
         stall_most_s=most,
         burst=tokens_together,
     )

@@ -69,7 +69,7 @@ def together(arrived: Array, d: Demand) -> Array:
     return np.maximum(arrived / np.maximum(arrivals.some_within(arrived, d.arrival_cv2), 1e-12), 1.0)
 
 
-def others(number: Array, joined: Array, free: Array, s: Server, d: Demand, service_s: Array) -> dict[str, Array]:
+def others(number: Array, joined: Array, free: Array, s: Server, d: Demand, service_s: Array, more_s: Array) -> dict[str, Array]:
     """What ``number`` others on average add to a stall, given that some do (chance ``joined``), and its variation; by bin.
 
     Each brings those who come while it is computed: a busy period of mean service/free and E[B^2] = E[S^2]/free^3, so that
@@ -79,7 +79,7 @@ def others(number: Array, joined: Array, free: Array, s: Server, d: Demand, serv
     varied = (np.asarray(d.arrival_cv2) + s.prefill_cv2) / free
     cv2 = joined * (1.0 + varied[:, None] / np.maximum(number, 1e-12)) - 1.0
     deviation = mean * np.sqrt(np.maximum(cv2, 0.0))
-    # Some more prompt is there, and none is much shorter than the others where they hardly differ.
-    least = np.minimum(np.maximum(mean - deviation, (service_s * (1.0 - np.sqrt(s.prefill_cv2)))[:, None]), mean)
+    # Some more prompt is there, which adds ``more_s``; none is much shorter than the others where they hardly differ.
+    least = np.minimum(np.maximum(mean - deviation, (more_s * (1.0 - np.sqrt(s.prefill_cv2)))[:, None]), mean)
     rest = np.maximum(mean - least, 1e-9)
     return {"joined_least_s": least, "joined_s": rest, "joined_cv2": np.clip((deviation / rest) ** 2, 1.0, 1e6)}

@@ -105,7 +105,7 @@ def first_token(
 
 
 def untold(level: Array) -> dict[str, Array]:
-    """The same of a point that is asked for its rate alone, which depends on no wait where arrivals wait for nobody."""
+    """The same of a point that is asked for its rate alone, which depends on no wait."""
     nothing = np.full_like(level, np.nan)
     return dict.fromkeys(("const_s", "rest_s", "delayed", "wait_s", "wait_cv2"), nothing)
 

@@ -210,7 +210,7 @@ def _sustained(problem: Problem, block: Block, level: Array, alive: Mask) -> tup
     # Limits that allow more than the bounds do are all alike: each row's first of them stands for the others.
     capped = np.cumsum(level >= block.level_limit[:, None], axis=1)
     row, column = np.nonzero(capped <= 1)
-    lean = take(means_only(block.server), row)
+    lean = take(means_only(block.server, rates_only=problem.load_kind == "rate"), row)
     p = DISCIPLINES[block.discipline](lean, problem.demand, level[row, column])
     carried, rate = np.zeros(level.shape), np.zeros(level.shape)
     carried[row, column] = size.load(problem.load_kind, p, problem.demand, problem.think_s)

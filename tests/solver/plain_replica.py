@@ -60,14 +60,18 @@ class Replica:
 
     def gain(self, prompts: float) -> float:
         """How much cheaper a prompt is when so many share a step."""
-        more = self.together(prompts) - self.together(1.0)
-        return min((self.prefill + more) / (prompts * self.prefill), 1.0)
+        each = (self.together(prompts + 1.0) - self.together(1.0)) / prompts
+        return min((self.prefill + (prompts - 1.0) * each) / (prompts * self.prefill), 1.0)
+
+    def added(self, service: float, prompts: float, arrived: float) -> float:
+        """Seconds that one more prompt adds to a step of so many."""
+        extra = crowd(arrived, self.load)
+        return (self.prefill + self.together(prompts + extra) - self.together(1.0) - prompts * service) / extra
 
     def first(self, busy: float, service: float, step_s: float, slots: float, prompts: float) -> tuple[float, ...]:
         """The most that is left of a step; chance, mean and variation of the wait."""
         rate = busy / service
-        extra = crowd(rate * step_s, self.load)
-        more = (self.prefill + self.together(prompts + extra) - self.together(1.0) - prompts * service) / extra
+        more = self.added(service, prompts, rate * step_s)
         w = Work(service, more, prompts, self.cv2, self.third, self.left)
         return first_token(w, self.load, rate, busy, step_s, wait(w, busy, rate * step_s, self.load, slots))
 
@@ -100,12 +104,14 @@ class Replica:
     def at_once(self, arrived: float) -> float:
         return max(arrived / max(some_in(arrived, self.load.arrival_cv2), 1e-12), 1.0)
 
-    def joining(self, low: float, high: float, weight: float, number: float, joined: float, free: float, each: float) -> Stall:
-        """A bin of stalls, with ``number`` others of ``each`` seconds, who come with chance ``joined``."""
+    def joining(
+        self, low: float, high: float, weight: float, number: float, joined: float, free: float, each: float, more: float
+    ) -> Stall:
+        """A bin of stalls, with ``number`` others of ``each`` seconds, by chance ``joined``; one adds ``more``."""
         mean = number * each / free / max(joined, 1e-12)
         varied = (self.load.arrival_cv2 + self.cv2) / free
         deviation = mean * math.sqrt(max(joined * (1 + varied / max(number, 1e-12)) - 1, 0.0))
-        least = min(max(mean - deviation, each * (1 - math.sqrt(self.cv2))), mean)
+        least = min(max(mean - deviation, more * (1 - math.sqrt(self.cv2))), mean)
         rest = max(mean - least, 1e-9)
         return Stall(low, high, weight, joined, least, rest, min(max((deviation / rest) ** 2, 1.0), 1e6))
 
@@ -151,10 +157,10 @@ class Replica:
         others = max(found * each / (steps * share) - sum(w * (a + b) / 2 for a, b, w, _ in bins), 0.0)
         brings = free if t.own else 1.0
         scale = others * brings / (each * max(sum(w * (self.at_once(arrived) - 1 + m) for *_, w, m in bins), 1e-12))
-        stalls = []
+        stalls, more = [], self.added(each, prompts, rate * step_s)
         for a, b, w, middle in bins:
             joined = -math.expm1(-hazard * (middle + arrived / 2))
-            stalls.append(self.joining(a, b, w, (self.at_once(arrived) - 1 + middle) * scale, joined, brings, each))
+            stalls.append(self.joining(a, b, w, (self.at_once(arrived) - 1 + middle) * scale, joined, brings, each, more))
         return Seen(
             rate=rate,
             start=self.request,
@@ -246,7 +252,8 @@ class Replica:
         spread = self.spread(seen, number)
         counts = [max(v / room + 0.5, 1.0) for v in t.new]
         firsts = [c * first_step(v / c, 1 / c, s.attention(v, w) / c) for v, w, c in zip(t.new, t.whole, counts, strict=True)]
-        per = lone
+        window *= rate
+        stalls = self._mixed_stalls(room, lone, followed, full - step_s, spread, window, arrived, longer_step, step_s, more)
         return Seen(
             rate=rate,
             start=self.request,
@@ -255,13 +262,11 @@ class Replica:
             wait=waits,
             wait_cv2=wait_cv2,
             service=list(itertools.accumulate(firsts, max)),
-            service_mean=per * (first_step(t.new_mean / per, 1 / per, self.attention / per) + uneven),
+            service_mean=lone * (first_step(t.new_mean / lone, 1 / lone, self.attention / lone) + uneven),
             gap=step_s,
             gap_sd=spread,
             stalled=share,
-            stalls=self._mixed_stalls(
-                room, lone, followed, full - step_s, spread, rate * window, arrived, longer_step, step_s, more
-            ),
+            stalls=stalls,
             longest=max(full - step_s, 0.0) + math.sqrt(3) * spread,
             gap_mean=share * longer + (1 - share) * step_s,
             burst=self.burst,
@@ -295,7 +300,7 @@ class Replica:
         joined = 1 - none_after(window / 2, t.arrival_cv2)
         each = min(self.step.each + (self.step.multiply + self.step.wire) * t.new_mean + self.attention, more)
         return [
-            self.joining(a, b, w / total, arrived - 1, joined, 1.0, each)
+            self.joining(a, b, w / total, arrived - 1, joined, 1.0, each, each)
             for a, b, w in zip(times, times[1:], weights, strict=False)
         ]
 
