@@ -379,3 +379,7 @@ def test_means_alone_are_the_same_means(discipline: str) -> None:
     full, lean = at(discipline, s, p.demand, 0.7), at(discipline, means_only(s), p.demand, 0.7)
     for name in ("rate", "gap_mean_s", "service_mean_s", "wait_s", "busy"):
         np.testing.assert_array_equal(getattr(full, name), getattr(lean, name))
+    bare = at(discipline, means_only(s, rates_only=True), p.demand, 0.7)
+    np.testing.assert_array_equal(full.rate, bare.rate)
+    if discipline in ("mixed", "prefill-first"):  # whoever asks it for a first token must notice
+        assert np.isnan(latency.ttft_mean(bare)).all()
