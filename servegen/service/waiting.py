@@ -46,9 +46,9 @@ def crowd(arrived: Array, d: Demand) -> Array:
 
 
 def alone(arrived: Array, d: Demand) -> Array:
-    """Chance that a prompt has none behind it in the decode step in which it came, which sees ``arrived``. After two arrivals a
-    third of a step is left on average."""
-    return arrivals.none_after_one(arrived / 3.0, d.arrival_cv2)
+    """Chance that a prompt has none behind it in the decode step in which it came, which sees ``arrived``. After three arrivals
+    a quarter of a step is left on average: a prompt of a burst has others before it, and less time for more."""
+    return arrivals.none_after_one(arrived / 4.0, d.arrival_cv2)
 
 
 def interrupting(busy: Array, delayed: Array, alone: Array) -> Array:

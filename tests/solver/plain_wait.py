@@ -33,7 +33,7 @@ def interrupting(busy: float, delayed: float, arrived: float, load: Traffic) -> 
     """Chance that an arrival finds prompts being computed."""
     if load.queue_cv2 == 1.0:
         return busy
-    return max(1.0 - (1.0 - delayed) / max(none_after(arrived / 3.0, load.arrival_cv2), 1e-9), busy)
+    return max(1.0 - (1.0 - delayed) / max(none_after(arrived / 4.0, load.arrival_cv2), 1e-9), busy)
 
 
 def wait(w: Work, busy: float, arrived: float, load: Traffic, slots: float) -> tuple[float, float]:
