@@ -32,9 +32,6 @@ IDLE = 1e-4
 SLOT_WAIT = 1e-3
 
 
-#: Squared coefficient of variation of the arrivals at one of very many replicas, each request to the emptier of two: 1 at random,
-#: 0 by turns.
-DRAW_OF_TWO = 0.5
 #: How much of its growth a static batch passes on to the next one near full slots.
 BENDS = 0.5
 
@@ -77,13 +74,14 @@ def exceeds(metric: str, p: Point, d: Demand, t: Array, guard: float = 1.0) -> A
 
 def at_replica(d: Demand, replicas: Array, evened: Mask) -> Demand:
     """The demand as each of ``replicas`` (rows,) sees it: dealt out at random, as a Kubernetes Service does (a thinned renewal
-    process, exact), or ``evened`` by a router that sends each request to the emptier of two.
+    process, exact), or ``evened`` by a router that sends each to the emptier of two, as if they had turns.
 
-    Turns would leave 1/n of the variation. A draw of two is halfway between turns and chance, by replays of both.
+    That holds for the servers of a split, whose requests in flight are those that wait. A replica that serves holds many more
+    than wait for it, and a draw between such is halfway between turns and chance, by replays of both.
     """
     if not d.open_loop:
         return d
-    least = np.where(evened, DRAW_OF_TWO, 1.0)
+    least = np.where(evened, 0.0, 1.0)
     arrival, queue = (least + (cv2 - least) / replicas for cv2 in (d.arrival_cv2, d.queue_cv2))
     return dataclasses.replace(d, arrival_cv2=arrival, queue_cv2=queue)
 
