@@ -252,8 +252,8 @@ class Replica:
         spread = self.spread(seen, number)
         counts = [max(v / room + 0.5, 1.0) for v in t.new]
         firsts = [c * first_step(v / c, 1 / c, s.attention(v, w) / c) for v, w, c in zip(t.new, t.whole, counts, strict=True)]
-        window *= rate
-        stalls = self._mixed_stalls(room, lone, followed, full - step_s, spread, window, arrived, longer_step, step_s, more)
+        sums = full - step_s, spread, rate * window, arrived
+        stalls = self._mixed_stalls(room, lone, followed, *sums, longer_step, step_s, more)
         return Seen(
             rate=rate,
             start=self.request,
@@ -307,13 +307,14 @@ class Replica:
     def _static(self, level: float) -> Seen:
         """A batch runs until its longest member ends; who comes meanwhile waits for the rest of it."""
         t, s = self.load, self.step
-        size, busy = max(level, 1.0), min(level, 1.0)
+        size, busy, prompt = max(level, 1.0), min(level, 1.0), sum(w * v for w, v in zip(t.bin_weights, t.whole_bins, strict=True))
 
         def filled(n: float) -> float:
             return s.chunk(n * t.new_mean) + n * (s.each + self.attention)
 
         def whole(n: float) -> float:
-            return filled(n) + max(self._longest(n)[0] - 1.0, 0.0) * self.decode(n)
+            longest = self._longest(n)[0]
+            return filled(n) + max(longest - 1.0, 0.0) * s.decode(n, max(prompt + longest / 2, t.held))
 
         batch = whole(size)
         slope = min(max(math.log(whole(1.25 * size) / batch) / math.log(1.25), 0.0), 0.95)
