@@ -306,8 +306,8 @@ class Replica:
 
     def _static(self, level: float) -> Seen:
         """A batch runs until its longest member ends; who comes meanwhile waits for the rest of it."""
-        t, s = self.load, self.step
-        size, busy, prompt = max(level, 1.0), min(level, 1.0), sum(w * v for w, v in zip(t.bin_weights, t.whole_bins, strict=True))
+        t, s, size, busy = self.load, self.step, max(level, 1.0), min(level, 1.0)
+        prompt = sum(w * v for w, v in zip(t.bin_weights, t.whole_bins, strict=True))
 
         def filled(n: float) -> float:
             return s.chunk(n * t.new_mean) + n * (s.each + self.attention)
