@@ -93,7 +93,10 @@ def company(x: Array, cv2: Array | float) -> Array:
         return np.zeros_like(x)
     excess = (np.asarray(cv2) - 1.0) / 2.0
     none = np.maximum(none_after_one(x, cv2), 1e-12)
-    return np.where(excess > 0.0, np.clip((1.0 - none) / none - x, 0.0, np.maximum(excess, 0.0)), excess * np.minimum(x, 1.0))
+    beyond = np.minimum(np.maximum((1.0 - none) / none - x, 0.0), np.maximum(excess, 0.0))
+    if isinstance(cv2, float) and cv2 > 1.0:
+        return np.asarray(beyond)
+    return np.where(excess > 0.0, beyond, excess * np.minimum(x, 1.0))
 
 
 def waits(busy: Array, cv2: Array | float, service_cv2: Array | float) -> Array:
@@ -104,7 +107,7 @@ def waits(busy: Array, cv2: Array | float, service_cv2: Array | float) -> Array:
     """
     if poisson(cv2):
         return busy
-    c, b = np.asarray(cv2), np.clip(busy, 1e-9, 1.0 - 1e-12)
+    c, b = np.asarray(cv2), np.minimum(np.maximum(busy, 1e-9), 1.0 - 1e-12)
     seldom = (1.0 + c + b * service_cv2) / (1.0 + b * (service_cv2 - 1.0) + b * b * (4.0 * c + service_cv2))
     regular = b - (1.0 - c) * b * (1.0 - b) * np.minimum(seldom, 1.0 / np.maximum(1.0 - b, 1e-12))
     if np.all(c < 1.0):
@@ -116,5 +119,5 @@ def waits(busy: Array, cv2: Array | float, service_cv2: Array | float) -> Array:
     for _ in range(NEWTON):
         value = k * np.log1p(-s) + np.log1p(s * k / b)
         slope = k / (b + s * k) - k / (1.0 - s)
-        s = np.clip(s - value / slope, 1e-15, 1.0 - b)
+        s = np.minimum(np.maximum(s - value / slope, 1e-15), 1.0 - b)
     return np.where(c < 1.0, np.maximum(regular, 0.0), 1.0 - s)

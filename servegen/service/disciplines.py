@@ -13,13 +13,14 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from servegen.service import arrivals, queueing
+from servegen.service import arrivals, queueing, waiting
 from servegen.service.burst import burst, per_token, rounds_of
-from servegen.service.demand import Demand
+from servegen.service.demand import WIDTHS, Demand
 from servegen.service.mixed import ROUNDS, mixed
 from servegen.service.point import Point, bins, even, unstalled, without_edges
-from servegen.service.server import Server, batching_gain
+from servegen.service.server import Server, added_s, batching_gain
 from servegen.service.static import static
+from servegen.service.waiting import Work
 
 Array = NDArray[np.float64]
 
@@ -29,28 +30,16 @@ PREFILL_SLOTS = 64.0
 Discipline = Callable[[Server, Demand, Array], Point]
 
 
-def means_only(s: Server) -> Server:
-    """The same server without its edges: every discipline then computes means and rates only, many times faster."""
+def means_only(s: Server, rates_only: bool = False) -> Server:
+    """The same server without its edges: every discipline then computes means and rates only, or ``rates_only``, many times
+    faster."""
     none = np.zeros((len(s.chunk), 0))
-    return dataclasses.replace(s, prefill_edges_s=none, attention_edges_s=none, first_edges_s=none)
+    return dataclasses.replace(s, prefill_edges_s=none, attention_edges_s=none, first_edges_s=none, rates_only=rates_only)
 
 
 def _most_together(s: Server, d: Demand) -> Array:
     """Prompts that a step can hold: what its tokens allow, or one for each attention group."""
     return np.maximum(np.maximum(s.chunk / d.uncached_mean, 1.0), s.terms.groups)
-
-
-def _together(s: Server, d: Demand, busy: Array) -> Array:
-    """Sequences beyond a lone one that a gap sees because they began to decode at the same moment, after one busy period.
-
-    A busy period of M/G/1 serves n prompts with E[n^2]/E[n] = 1/(1-b) + (b + b^2*cv2)/(1-b)^2 (Takacs).
-    """
-    if not d.own:
-        return np.zeros_like(busy)
-    # In x = b/(1-b), less one: 2x + (1 + cv2)*x^2. Held where prompts fill more than half of the time, so that a fuller replica
-    # always carries more.
-    x = np.minimum(busy / np.maximum(1.0 - busy, 1e-9), 1.0)
-    return np.asarray(d.overlap * x * (2.0 + (1.0 + s.prefill_cv2) * x))
 
 
 def prefill_first(s: Server, d: Demand, level: Array) -> Point:
@@ -61,12 +50,13 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
     beside, found = queueing.beside(d, level), queueing.found(d, level, steps)
     gain, busy = np.ones_like(service), np.zeros_like(service)
     for _ in range(ROUNDS):
-        seen = level + beside + _together(s, d, busy)
+        seen = level + beside + queueing.begun(s, d, busy)
         step = s.terms.decode_s(seen, s.kv_s)
         rate = level / (steps * step + found * service * gain)
         # Who arrives while other groups prefill does not wait for them.
         window = step if s.terms.plain else np.where(s.terms.groups > 1.0, step + service * gain, step)
-        gain = batching_gain(s, d, np.minimum(queueing.together(rate * window, d), most))
+        company = np.minimum(queueing.together(rate * window, d), most)
+        gain = batching_gain(s, d, company)
         busy = np.minimum(rate * service * gain, 1.0 - 1e-9)
     effective = service * gain
     rate = level / (steps * step + found * effective)
@@ -80,7 +70,12 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
         "gap_s": step,
         "gap_mean_s": per_token(tokens, step + found * effective / steps),
     }
-    first = _first_token(s, d, busy, effective, step, level)
+    if s.rates_only:
+        return without_edges(tokens, **means, **waiting.untold(level))
+    alone = waiting.alone(rate * step, d)
+    more = added_s(s, d, company, effective, waiting.crowd(rate * step, d))
+    w = Work(effective, more, company, s.prefill_cv2, s.prefill_third, s.left_s)
+    first = waiting.first_token(w, d, rate, busy, step, s.request_s, waiting.wait(w, busy, alone, d, level))
     if not s.prefill_edges_s.shape[1]:
         return without_edges(tokens, **means, **first)
     # Prompts that arrive during the stall prolong it: a busy period of the queue, begun by those that came in one step. In a
@@ -89,40 +84,37 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
     during = rate if d.own else np.zeros_like(rate)
     arrived = rate * step if d.own else rate * step / free
     stalled = arrivals.some_within(arrived, d.arrival_cv2)
-    edges = s.prefill_edges_s * gain[:, None]
-    middle = during[:, None] * bins(edges)
+    if not arrivals.poisson(d.arrival_cv2):  # who finds prompts being computed begins no stall
+        stalled = stalled * (1.0 - waiting.interrupting(busy, first["delayed"], alone)) / free
+    share = stalled * found / np.maximum(level, 1e-300)
+    if d.own:  # whoever has just begun to decode is stalled at once by those who came meanwhile
+        share = share + (1.0 - arrivals.none_after_one(rate * effective, d.arrival_cv2)) / steps
+    share = np.minimum(share, 1.0)
+    edges = s.prefill_edges_s
+    own = bins(edges)
+    middle = during[:, None] * own
     quiet = during * effective + arrived / 2.0
     hazard = -np.log(np.maximum(arrivals.none_after_one(quiet, d.arrival_cv2), 1e-12)) / np.maximum(quiet, 1e-12)
     joined = -np.expm1(-hazard[:, None] * (middle + arrived[:, None] / 2.0))
     number = (queueing.together(arrived, d) - 1.0)[:, None] + middle
+    # The others of a stall take what all prompts take, shared out among all stalls, beyond one prompt alone.
+    others_s = np.maximum(found * effective / (steps * np.maximum(share, 1e-300)) - own @ WIDTHS, 0.0)
+    brings = free if d.own else np.ones_like(free)
+    number = number * (others_s * brings / (effective * np.maximum(number @ WIDTHS, 1e-12)))[:, None]
     deviation = queueing.number_std(s, d, level, seen - level, step)
     return Point(
         **means,
         **first,
         service_edges_s=s.first_edges_s,
         gap_sd_s=queueing.spread_s(s, d, seen, deviation, step),
-        stall_share=np.minimum(stalled * found / np.maximum(level, 1e-300), 1.0),
+        stall_share=share,
         stall_edges_s=edges,
         stall_weights=even(level),
         joined=joined,
-        **queueing.others(number, joined, free if d.own else np.ones_like(free), s, d, effective),
+        **queueing.others(number, joined, brings, s, d, effective, more),
         stall_most_s=np.full_like(level, np.inf),
         burst=tokens,
     )
-
-
-def _first_token(s: Server, d: Demand, busy: Array, service_s: Array, step_s: Array, slots: Array | float) -> dict[str, Array]:
-    """What comes before a prompt's own computation: the step that runs (uniform), and those who wait before and behind."""
-    delayed = arrivals.waits(busy, d.queue_cv2, s.prefill_cv2)
-    wait = queueing.wait_s(service_s, busy, delayed, d, s.prefill_cv2, slots)
-    behind = queueing.behind(busy, delayed * wait + step_s / 2.0, s.left_s)
-    return {
-        "const_s": s.request_s + step_s * (1.0 + behind / 2.0),
-        "const_mean_s": s.request_s + step_s / 2.0 * (1.0 + behind),
-        "delayed": delayed,
-        "wait_s": wait * (1.0 + behind),
-        "wait_cv2": queueing.wait_cv2(busy, s.prefill_cv2, s.prefill_third),
-    }
 
 
 def prefill_only(s: Server, d: Demand, level: Array) -> Point:
@@ -131,9 +123,13 @@ def prefill_only(s: Server, d: Demand, level: Array) -> Point:
     gain = np.ones_like(level)
     for _ in range(ROUNDS):
         rate = level / (s.prefill_mean_s * gain)
-        gain = batching_gain(s, d, np.clip(rate * s.prefill_mean_s, 1.0, most))
+        company = np.clip(rate * s.prefill_mean_s, 1.0, most)
+        gain = batching_gain(s, d, company)
     effective = s.prefill_mean_s * gain
     zeros = np.zeros_like(level)
+    more = added_s(s, d, company, effective, waiting.crowd(zeros, d))
+    w = Work(effective, more, company, s.prefill_cv2, s.prefill_third, s.left_s)
+    waits = waiting.wait(w, level, waiting.alone(zeros, d), d, PREFILL_SLOTS)
     plain = without_edges(
         None,
         level=level,
@@ -143,7 +139,7 @@ def prefill_only(s: Server, d: Demand, level: Array) -> Point:
         service_mean_s=s.prefill_mean_s + s.extra_mean_s,
         gap_s=zeros,
         gap_mean_s=zeros,
-        **_first_token(s, d, level, effective, zeros, PREFILL_SLOTS),
+        **waiting.first_token(w, d, level / effective, level, zeros, s.request_s, waits),
     )
     return unstalled(plain, s.first_edges_s, zeros)
 
@@ -164,7 +160,7 @@ def decode_only(s: Server, d: Demand, level: Array) -> Point:
         gap_s=step,
         gap_mean_s=per_token(tokens, step),
         const_s=zeros,
-        const_mean_s=zeros,
+        rest_s=zeros,
         delayed=zeros,
         wait_s=zeros,
         wait_cv2=zeros + 1.0,

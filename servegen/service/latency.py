@@ -19,6 +19,10 @@ LOGISTIC = 1.702
 #: Factor on the share of gaps that a prefill stalls, where a bound on gaps limits the load: a percentile jumps from a step to a
 #: stall where the share passes it, and a replay finds the share within a tenth of what is predicted (docs/accuracy.md).
 STALL_GUARD = 1.1
+#: Squared coefficient of variation of what is even between 0 and its most: a wait never varies less.
+EVEN_CV2 = 1.0 / 3.0
+#: From this one on up a wait is taken as exponential.
+NEARLY_EXPONENTIAL = 0.999
 #: Halvings of a quantile search; the bracket shrinks by 2^-32.
 HALVINGS = 32
 
@@ -27,11 +31,11 @@ def _shares(edges_s: Array, t: Array) -> Array:
     """Of each bin between edges the share that is at most ``t`` (linear in between). Shapes (rows, k+1), (rows,) -> (rows, k)."""
     low, high = edges_s[:, :-1], edges_s[:, 1:]
     share = np.where(high > low, (t[:, None] - low) / np.maximum(high - low, 1e-300), (t[:, None] >= high) * 1.0)
-    return np.clip(share, 0.0, 1.0)
+    return np.minimum(np.maximum(share, 0.0), 1.0)
 
 
 def _normal_tail(z: Array) -> Array:
-    return 1.0 / (1.0 + np.exp(np.clip(LOGISTIC * z, -60.0, 60.0)))
+    return 1.0 / (1.0 + np.exp(np.minimum(np.maximum(LOGISTIC * z, -60.0), 60.0)))
 
 
 def _tail(t: Array, cv2: Array) -> Array:
@@ -42,19 +46,36 @@ def _tail(t: Array, cv2: Array) -> Array:
     return np.asarray(often * np.exp(-2.0 * often * t) + seldom * np.exp(-2.0 * seldom * t))
 
 
+def _steadier_tail(t: Array, cv2: Array) -> Array:
+    """As :func:`_tail`, also for values that vary less: (1 - k*t/(1 + k))^(1/k), a generalised Pareto tail of cv2 = 1/(1 + 2k).
+
+    It is exponential for k = 0 and uniform for k = 1. ``t`` is (rows, k), ``cv2`` (rows,).
+    """
+    out = _tail(t, np.maximum(cv2, 1.0)[:, None])
+    rows = np.flatnonzero(cv2 < NEARLY_EXPONENTIAL)
+    if len(rows):
+        k = ((1.0 / cv2[rows] - 1.0) / 2.0)[:, None]
+        out[rows] = np.maximum(1.0 - k / (1.0 + k) * t[rows], 0.0) ** (1.0 / k)
+    return out
+
+
 def ttft_exceeds(p: Point, t: Array) -> Array:
     """Chance that the first token comes later than ``t`` seconds after arrival."""
-    left = t - p.const_s
-    prompt = _shares(p.service_edges_s, left) @ WIDTHS
+    left, rest = (t - p.const_s)[:, None], p.rest_s[:, None]
+    low, high = p.service_edges_s[:, :-1], p.service_edges_s[:, 1:]
+    # Prompts of a bin and the rest of a step are even; their sum is taken as even, too, as wide as its variance asks for.
+    width = np.maximum(np.sqrt((high - low) ** 2 + rest * rest), 1e-12)
+    late = np.minimum(np.maximum(((low + high + rest) / 2.0 - left) / width + 0.5, 0.0), 1.0) @ WIDTHS
     # Those who wait: the tail of what is left, averaged over each bin of prompts (convex, so from above).
-    slack = np.maximum(left[:, None] - p.service_edges_s, 0.0) / np.maximum(p.wait_s, 1e-12)[:, None]
-    waiting = _tail(slack, p.wait_cv2[:, None]) @ EDGE_WEIGHTS
-    return (1.0 - p.delayed) * (1.0 - prompt) + p.delayed * waiting
+    mean = np.maximum(p.rest_s / 2.0 + p.wait_s, 1e-12)
+    cv2 = np.maximum((p.rest_s**2 / 12.0 + p.wait_cv2 * p.wait_s**2) / mean**2, EVEN_CV2)
+    waiting = _steadier_tail(np.maximum(left - p.service_edges_s, 0.0) / mean[:, None], cv2) @ EDGE_WEIGHTS
+    return (1.0 - p.delayed) * late + p.delayed * waiting
 
 
 def ttft_mean(p: Point) -> Array:
     """Mean time to first token."""
-    return p.const_mean_s + p.delayed * p.wait_s + p.service_mean_s
+    return p.const_s + p.rest_s / 2.0 + p.delayed * p.wait_s + p.service_mean_s
 
 
 def itl_exceeds(p: Point, t: Array, guard: float = 1.0) -> Array:

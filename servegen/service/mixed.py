@@ -7,11 +7,12 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from servegen.service import arrivals, queueing
+from servegen.service import arrivals, queueing, waiting
 from servegen.service.burst import burst
 from servegen.service.demand import EDGES, Demand
 from servegen.service.point import Point, without_edges
 from servegen.service.server import Server
+from servegen.service.waiting import Work
 
 Array = NDArray[np.float64]
 
@@ -42,7 +43,7 @@ def _uneven(s: Server, d: Demand, seen: Array, steps: Array, split: Array) -> Ar
 
 
 def _modulated(
-    s: Server, d: Demand, rate: Array, work_s: Array, cv2: Array, number: Array, room: Array, level: Array
+    s: Server, d: Demand, w: Work, rate: Array, number: Array, room: Array, level: Array, alone: Array
 ) -> tuple[Array, Array]:
     """Chance and mean of a wait for mixed steps, whose pace varies slowly with the sequences running, by ``number`` (one
     standard deviation): the mean of both sides of it, with the tail of the side where many run."""
@@ -50,10 +51,9 @@ def _modulated(
     mean = np.zeros_like(rate)
     for side in (-1.0, 1.0):
         left = np.maximum(room - side * number, 1.0)
-        work = work_s * (room / left) + d.uncached_mean / left * each * side * number
-        busy = np.clip(rate * work, 1e-9, 1.0 - 1e-6)
-        delayed = arrivals.waits(busy, d.queue_cv2, cv2)
-        wait = queueing.wait_s(work, busy, delayed, d, cv2, level)
+        work = w.each_s * (room / left) + d.uncached_mean / left * each * side * number
+        then = dataclasses.replace(w, each_s=work, more_s=w.more_s / w.each_s * work)
+        delayed, wait = waiting.wait(then, np.minimum(np.maximum(rate * work, 1e-9), 1.0 - 1e-6), alone, d, level)
         mean = mean + delayed * wait / 2.0
     return np.minimum(mean / np.maximum(wait, 1e-12), delayed), wait
 
@@ -79,53 +79,60 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         return np.asarray(np.maximum(device, s.terms.prompt_s[tail]))
 
     zero = np.zeros_like(level)
-    rate, busy, share, longer, running = zero, zero, zero, zero, level
+    rate, busy, share, longer, running, followed = zero, zero, zero, zero, level, zero
     beside, company = queueing.beside(d, level), queueing.found(d, level, d.gaps) - level
-    for _ in range(ROUNDS):
-        seen = np.maximum(running + beside, 1.0)
+    for turn in range(ROUNDS):
+        seen = np.maximum(running + beside + queueing.begun(s, d, busy), 1.0)
         step = s.terms.decode_s(seen, s.kv_s)
         room = np.maximum(s.chunk - seen, 1.0)
         window = step + share * np.maximum(longer - step, 0.0)
         whole = d.uncached_mean / room
         arrived = queueing.together(rate * window, d)
         prompts = np.minimum(arrived, np.maximum(1.0 / whole, 1.0))
-        # Alone, a prompt ends somewhere inside its last step; what that has left goes to those who wait.
-        split = np.maximum(d.uncached_nodes / room[:, None] + 0.5, 1.0)
-        lone = split @ d.node_weights
-        each = np.maximum((1.0 - busy) * lone + busy * np.maximum(whole, 1.0), whole)
-        steps = np.maximum(each / prompts, whole)
+        # Alone, a prompt ends somewhere inside its last step.
+        parts = d.uncached_nodes / room[:, None] + 0.5
+        split = np.maximum(parts, 1.0)
+        # Those of one step end in the same last step; what that has left goes to those who waited behind them when it began.
+        ended = np.maximum(parts + ((prompts - 1.0) * whole)[:, None], 1.0) @ d.node_weights / prompts
+        least = np.maximum(whole, 1.0 / prompts)
+        steps = np.maximum((1.0 - followed) * ended + followed * least, whole)
         # Once every step carries a chunk, prompts set the pace: no more sequences can be decoding than they feed.
         running = np.minimum(level, d.gaps / steps)
         found = running + company
         longer = mixed_step(seen, d.uncached_mean / steps, 1.0 / steps, s.attention_mean_s / steps)
-        longer = longer + _uneven(s, d, seen, steps, split)
+        if turn in (0, ROUNDS - 1):  # it changes little in between, and is the costliest of a round
+            uneven = _uneven(s, d, seen, steps, split)
+        longer = longer + uneven
         rate = running / (steps * (longer - step) * found + d.gaps * step)
         share = np.minimum(steps * found / d.gaps, 1.0)
-        least = np.maximum(whole, 1.0 / prompts)
-        work = least * mixed_step(seen, d.uncached_mean / least, 1.0 / least, s.attention_mean_s / least)
+        work = least * (mixed_step(seen, d.uncached_mean / least, 1.0 / least, s.attention_mean_s / least) + uneven)
         busy = np.minimum(rate * work, 1.0)
+        # Of a queue nobody is left behind with the chance that it is idle; before the last step there were fewer by those who
+        # came while it ran.
+        idle = 1.0 - np.minimum(rate * steps * longer, 1.0)
+        followed = 1.0 - np.minimum(idle * np.exp(rate * longer), 1.0)
+    gap_mean_s = share * longer + (1.0 - share) * step
+    means = {"level": running, "seen": seen, "rate": rate, "busy": busy, "gap_s": step, "gap_mean_s": gap_mean_s}
+    lone = split @ d.node_weights
+    alone_s = mixed_step(found, d.uncached_mean / lone, 1.0 / lone, s.attention_mean_s / lone)
+    means["service_mean_s"] = lone * (alone_s + uneven)
+    if s.rates_only:
+        return without_edges(tokens_together, **means, **waiting.untold(level))
     full = mixed_step(seen, room, np.maximum(1.0 / whole, 1.0), s.attention_mean_s / whole)
     # Where steps are full, work goes by tokens; where they hold whole prompts, by prompts.
     packed = np.minimum(whole, 1.0)
     cv2 = packed * d.uncached_cv2 + (1.0 - packed) * s.prefill_cv2
     third = packed * d.uncached_third + (1.0 - packed) * s.prefill_third
     number = queueing.number_std(s, d, running, beside, step)
-    delayed, wait = _modulated(s, d, rate, work, cv2, number, room, running)
-    behind = queueing.behind(busy, delayed * wait + step / 2.0, (full - step) * np.maximum(1.0 - whole, 0.5))
-    means = {
-        "level": running,
-        "seen": seen,
-        "rate": rate,
-        "const_s": s.request_s + step * (1.0 + behind / 2.0),
-        "const_mean_s": s.request_s + step / 2.0 * (1.0 + behind),
-        "busy": busy,
-        "delayed": delayed,
-        "wait_s": wait * (1.0 + behind),
-        "wait_cv2": queueing.wait_cv2(busy, cv2, third),
-        "service_mean_s": lone * mixed_step(found, d.uncached_mean / lone, 1.0 / lone, s.attention_mean_s / lone),
-        "gap_s": step,
-        "gap_mean_s": share * longer + (1.0 - share) * step,
-    }
+    # One more prompt fills what room a step has left; where there is none it takes steps of its own.
+    together, crowd = np.maximum(1.0 / least, 1.0), waiting.crowd(rate * window, d)
+    filled = np.maximum((together + crowd) * whole, 1.0)
+    prompts = (together + crowd) / filled
+    then = filled * mixed_step(seen, prompts * d.uncached_mean, prompts, prompts * s.attention_mean_s)
+    more = np.where(whole < 1.0, np.minimum((then + uneven - together * work) / crowd, work), work)
+    w = Work(work, more, together, cv2, third, (full - step) * np.maximum(1.0 - whole, 0.5))
+    waits = _modulated(s, d, w, rate, number, room, running, waiting.alone(rate * step, d))
+    means |= waiting.first_token(w, d, rate, busy, step, s.request_s, waits)
     if not s.prefill_edges_s.shape[1]:
         return without_edges(tokens_together, **means)
     spread = queueing.spread_s(s, d, seen, number, step)
@@ -133,8 +140,8 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
     prompt = np.minimum(room, d.uncached_edges[-2])[:, None] * GRID
     part = np.diff(np.interp(prompt, d.uncached_edges, EDGES), axis=1)
     part += (1.0 - np.interp(room, d.uncached_edges, EDGES))[:, None] * np.diff(prompt, axis=1) / room[:, None]
-    weights = (1.0 - busy)[:, None] * part
-    weights[:, -1] = np.maximum(lone - 1.0 + busy * np.minimum(whole - lone + 1.0, 1.0), 0.0)
+    weights = (1.0 - followed)[:, None] * part
+    weights[:, -1] = np.maximum(lone - 1.0 + followed * np.minimum(whole - lone + 1.0, 1.0), 0.0)
     prompts_in = prompt / d.uncached_mean
     stalls = mixed_step(seen, prompt, prompts_in, s.attention_mean_s[:, None] * prompts_in) - step[:, None]
     most = np.maximum(full - step, 0.0) + SQRT3 * spread
@@ -144,7 +151,8 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
     # What the budget still holds: prompts that came in the same step.
     joined = np.broadcast_to(1.0 - arrivals.none_after_one(rate * window / 2.0, d.arrival_cv2)[:, None], part.shape)
     marginal = s.terms.sequence_s + (s.terms.token_flop_s + s.terms.token_wire_s) * d.uncached_mean + s.attention_mean_s
-    more = np.broadcast_to(arrived[:, None] - 1.0, part.shape)
+    marginal = np.minimum(marginal, more)
+    beyond = np.broadcast_to(arrived[:, None] - 1.0, part.shape)
     edge_steps = np.maximum(d.uncached_edges / room[:, None] + 0.5, 1.0)
     edge_step = mixed_step(found, d.uncached_edges / edge_steps, 1.0 / edge_steps, s.attention_edges_s / edge_steps)
     return Point(
@@ -155,7 +163,7 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         stall_edges_s=stalls,
         stall_weights=weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300),
         joined=joined,
-        **queueing.others(more, joined, np.ones_like(room), s, d, marginal),
+        **queueing.others(beyond, joined, np.ones_like(room), s, d, marginal, marginal),
         stall_most_s=most,
         burst=tokens_together,
     )

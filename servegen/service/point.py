@@ -18,13 +18,13 @@ Array = NDArray[np.float64]
 class Point:
     """A replica at one load; seconds, requests/s; shape (rows,), with a trailing axis for edges or bins.
 
-    First token: ``const`` + wait + service, where the wait is 0 with chance 1 - ``delayed`` and else has the mean
-    ``wait_s`` and the squared coefficient of variation ``wait_cv2`` (1 is exponential), and service lies between
-    ``service_edges_s``. Gap: ``gap_s`` (spread ``gap_sd_s``), with chance
+    First token: ``const`` + rest + wait + service. The rest of the step in progress lies evenly between 0 and ``rest_s``.
+    The wait is 0 with chance 1 - ``delayed`` and else has the mean ``wait_s`` and the squared coefficient of variation
+    ``wait_cv2`` (1 is exponential). Service lies between ``service_edges_s``. Gap: ``gap_s`` (spread ``gap_sd_s``), with chance
     ``stall_share`` lengthened by a stall: one prompt's, between ``stall_edges_s``, whose bins weigh ``stall_weights``, and with
     chance ``joined`` that of others, ``joined_least_s`` and a time of mean ``joined_s`` and variation ``joined_cv2`` more (all
-    by bin); ``stall_most_s`` at the most. ``gap_mean_s`` counts the
-    stalls. With a ``burst`` that gap is a round's, behind which its other tokens follow at once; ``gap_mean_s`` is the mean over
+    by bin); ``stall_most_s`` at the most. ``gap_mean_s`` counts the stalls. With a ``burst`` that gap is a round's, behind which
+    its other tokens follow at once; ``gap_mean_s`` is the mean over
     all of them. ``seen`` is the mean number of sequences in the step of a gap, its own with them, ``level`` that at a random
     time. ``busy`` is the share of time that prompts are computed.
     """
@@ -33,7 +33,7 @@ class Point:
     seen: Array
     rate: Array
     const_s: Array
-    const_mean_s: Array
+    rest_s: Array
     busy: Array
     delayed: Array
     wait_s: Array

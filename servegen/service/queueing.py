@@ -1,4 +1,4 @@
-"""What a replica's requests see of each other: who runs beside them, for whom they wait, who stalls them."""
+"""What a replica's requests see of each other: who runs beside them, who stalls them."""
 
 from __future__ import annotations
 
@@ -12,31 +12,6 @@ from servegen.service.server import Server
 Array = NDArray[np.float64]
 
 
-def wait_s(service_s: Array, busy: Array, delayed: Array, d: Demand, service_cv2: Array | float, slots: Array | float) -> Array:
-    """Mean wait of those who wait: exact for Poisson arrivals (Pollaczek-Khinchine), near saturation, and, where they are
-    bursty, for exponential service (the root of GI/M/1). Regular arrivals by Kraemer and Langenbach-Belz (1976).
-
-    In a closed loop at most the ``slots`` of the replica are before a request.
-    """
-    # E[wait] = service * delayed / (1 - delayed) * spread, and ``delayed`` of all requests wait.
-    cv2 = d.queue_cv2
-    wait = service_s * (cv2 + service_cv2) / (cv2 + 1.0) / np.maximum(1.0 - delayed, 1e-9)
-    if cv2 < 1.0 if isinstance(cv2, float) else bool((cv2 < 1.0).any()):
-        free, both = np.maximum(1.0 - busy, 1e-9), np.maximum(cv2 + service_cv2, 1e-9)
-        even = np.exp(-2.0 * free * (1.0 - cv2) ** 2 / (3.0 * np.maximum(busy, 1e-9) * both))
-        even = busy * service_s * both * even / (2.0 * free * np.maximum(delayed, 1e-12))
-        wait = np.where(np.asarray(cv2) < 1.0, even, wait)
-    return wait if d.open_loop else np.minimum(wait, slots * service_s)
-
-
-def wait_cv2(busy: Array, cv2: Array | float, third: Array | float) -> Array:
-    """Squared coefficient of variation of the wait of those who wait, from its second moment in M/G/1 (Takacs 1962).
-
-    E[W^2] = 2 E[W]^2 + rate*E[S^3] / (3 (1 - busy)): 1 for exponential service, more where few prompts are very long.
-    """
-    return np.maximum(2.0 * busy - 1.0 + 4.0 / 3.0 * third * (1.0 - busy) / (1.0 + cv2) ** 2, 1.0)
-
-
 def beside(d: Demand, level: Array) -> Array:
     """Sequences that a gap sees beyond the ``level`` that an outsider sees: its own, and what came with it in a burst.
 
@@ -46,6 +21,19 @@ def beside(d: Demand, level: Array) -> Array:
     if arrivals.poisson(d.arrival_cv2) or not d.own:
         return np.maximum(d.own, 1.0 - level)
     return np.maximum(d.own + 2.0 * d.overlap * arrivals.company(level, d.arrival_cv2), np.maximum(1.0 - level, 0.0))
+
+
+def begun(s: Server, d: Demand, busy: Array) -> Array:
+    """Sequences beyond a lone one that a gap sees because they began to decode at the same moment, after one busy period.
+
+    A busy period of M/G/1 serves n prompts with E[n^2]/E[n] = 1/(1-b) + (b + b^2*cv2)/(1-b)^2 (Takacs).
+    """
+    if not d.own:
+        return np.zeros_like(busy)
+    # In x = b/(1-b), less one: 2x + (1 + cv2)*x^2. Held where prompts fill more than half of the time, so that a fuller replica
+    # always carries more.
+    x = np.minimum(busy / np.maximum(1.0 - busy, 1e-9), 1.0)
+    return np.asarray(d.overlap * x * (2.0 + (1.0 + s.prefill_cv2) * x))
 
 
 def found(d: Demand, level: Array, steps: Array | float) -> Array:
@@ -68,19 +56,12 @@ def number_std(s: Server, d: Demand, level: Array, beside: Array, step_s: Array)
 
 
 def spread_s(s: Server, d: Demand, seen: Array, number: Array, step_s: Array) -> Array:
-    """Standard deviation of a decode step: of the ``number`` of sequences, and of what each holds."""
-    context = s.kv_s * np.sqrt(seen / s.terms.groups) * (d.held_std / d.held_mean)
-    return np.hypot(s.terms.decode_s(seen + number, s.kv_s) - step_s, context)
+    """Standard deviation of a decode step: of the ``number`` of sequences, and of what each holds.
 
-
-def behind(busy: Array, wait_s: Array, left_s: Array) -> Array:
-    """Share of its wait by which a request waits longer for those who come after it and end in the same step.
-
-    All who come while a step runs end together with the next one. A step in progress has work/(1 + busy) to go, and meanwhile
-    busy times that comes behind; but no more than a prompt's last step has left (``left_s``) for others, who are there
-    with chance ``busy``.
+    Read two deviations up, where percentiles lie: experts that are awake already make a step grow ever less.
     """
-    return np.minimum(busy / (1.0 + busy), busy * left_s / np.maximum(wait_s, 1e-12))
+    context = s.kv_s * np.sqrt(seen / s.terms.groups) * (d.held_std / d.held_mean)
+    return np.hypot((s.terms.decode_s(seen + 2.0 * number, s.kv_s) - step_s) / 2.0, context)
 
 
 def together(arrived: Array, d: Demand) -> Array:
@@ -88,7 +69,7 @@ def together(arrived: Array, d: Demand) -> Array:
     return np.maximum(arrived / np.maximum(arrivals.some_within(arrived, d.arrival_cv2), 1e-12), 1.0)
 
 
-def others(number: Array, joined: Array, free: Array, s: Server, d: Demand, service_s: Array) -> dict[str, Array]:
+def others(number: Array, joined: Array, free: Array, s: Server, d: Demand, service_s: Array, more_s: Array) -> dict[str, Array]:
     """What ``number`` others on average add to a stall, given that some do (chance ``joined``), and its variation; by bin.
 
     Each brings those who come while it is computed: a busy period of mean service/free and E[B^2] = E[S^2]/free^3, so that
@@ -98,7 +79,7 @@ def others(number: Array, joined: Array, free: Array, s: Server, d: Demand, serv
     varied = (np.asarray(d.arrival_cv2) + s.prefill_cv2) / free
     cv2 = joined * (1.0 + varied[:, None] / np.maximum(number, 1e-12)) - 1.0
     deviation = mean * np.sqrt(np.maximum(cv2, 0.0))
-    # Some more prompt is there, and none is much shorter than the others where they hardly differ.
-    least = np.minimum(np.maximum(mean - deviation, (service_s * (1.0 - np.sqrt(s.prefill_cv2)))[:, None]), mean)
+    # Some more prompt is there, which adds ``more_s``; none is much shorter than the others where they hardly differ.
+    least = np.minimum(np.maximum(mean - deviation, (more_s * (1.0 - np.sqrt(s.prefill_cv2)))[:, None]), mean)
     rest = np.maximum(mean - least, 1e-9)
     return {"joined_least_s": least, "joined_s": rest, "joined_cv2": np.clip((deviation / rest) ** 2, 1.0, 1e6)}

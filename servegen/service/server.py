@@ -23,7 +23,7 @@ class Server:
     are of one pipeline stage.
     ``request_s`` is what the engine adds to every first token, ``extra_mean_s`` what the way there adds on average (hand-off,
     the stages that follow the first); ``first_edges_s`` is the prefill with that. ``left_s`` is what others
-    can fill of a prompt's last step.
+    can fill of a prompt's last step. Of ``rates_only`` no first token is asked.
     """
 
     terms: StepTerms
@@ -40,6 +40,7 @@ class Server:
     extra_mean_s: Array
     alone_s: Array
     left_s: Array
+    rates_only: bool = False
 
 
 def server(terms: StepTerms, chunk: Array, request_s: float, d: Demand, extra_edges_s: Array | None = None) -> Server:
@@ -85,11 +86,20 @@ def _later_stages_s(terms: StepTerms, chunk: Array, d: Demand) -> Array:
 
 
 def batching_gain(s: Server, d: Demand, prompts: Array) -> Array:
-    """How much cheaper a prompt gets when ``prompts`` are prefilled together: E(k) / (k E(1)), at most 1.
+    """How much cheaper a prompt gets when ``prompts`` are prefilled together on average: (S + (k - 1)*e) / (k S), at most 1.
 
-    Short prompts share the step's launch and the streaming of the weights; long ones gain nothing.
+    S is the mean over all lengths. Prompts come in whole numbers, and one more costs nothing until a step is full: so each of the
+    others takes e = (E(k + 1) - E(1)) / k, where E(k) is the time of k mean prompts. Short prompts share the step's launch and
+    the streaming of the weights; long ones gain nothing.
     """
-    return np.minimum(_together(s.terms, s.chunk, s.attention_mean_s, d, prompts) / (prompts * s.alone_s), 1.0)
+    each = (_together(s.terms, s.chunk, s.attention_mean_s, d, prompts + 1.0) - s.alone_s) / prompts
+    return np.minimum((s.prefill_mean_s + (prompts - 1.0) * each) / (prompts * s.prefill_mean_s), 1.0)
+
+
+def added_s(s: Server, d: Demand, prompts: Array, each_s: Array, more: Array) -> Array:
+    """Seconds that each of ``more`` prompts adds to a step that ``prompts`` share, who take ``each_s`` each."""
+    then = _together(s.terms, s.chunk, s.attention_mean_s, d, prompts + more) - s.alone_s
+    return np.asarray((s.prefill_mean_s + then - prompts * each_s) / more)
 
 
 def _together(terms: StepTerms, chunk: Array, attention_mean_s: Array, d: Demand, prompts: Array) -> Array:

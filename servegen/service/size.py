@@ -74,8 +74,12 @@ def exceeds(metric: str, p: Point, d: Demand, t: Array, guard: float = 1.0) -> A
 
 
 def at_replica(d: Demand, replicas: Array, evened: Mask) -> Demand:
-    """The demand as each of ``replicas`` (rows,) sees it: ``evened`` by a router that looks at their load, as if they had turns,
-    or dealt out at random, as a Kubernetes Service does (a thinned renewal process, exact)."""
+    """The demand as each of ``replicas`` (rows,) sees it: dealt out at random, as a Kubernetes Service does (a thinned renewal
+    process, exact), or ``evened`` by a router that sends each to the emptier of two, as if they had turns.
+
+    That holds for the servers of a split, whose requests in flight are those that wait. A replica that serves holds many more
+    than wait for it, and a draw between such is halfway between turns and chance, by replays of both.
+    """
     if not d.open_loop:
         return d
     least = np.where(evened, 0.0, 1.0)

@@ -52,7 +52,7 @@ def static(s: Server, d: Demand, level: Array) -> Point:
         gap_s=step,
         gap_mean_s=per_token(tokens, step),
         const_s=s.request_s,
-        const_mean_s=s.request_s,
+        rest_s=zeros,
         delayed=zeros,
         wait_s=zeros,
         wait_cv2=zeros + 1.0,
@@ -66,9 +66,11 @@ def _batch_prefill_s(s: Server, d: Demand, size: Array) -> Array:
 
 
 def _batch_s(s: Server, d: Demand, size: Array) -> Array:
-    """Seconds of a static batch of ``size`` requests, until the longest has ended."""
+    """Seconds of a static batch of ``size`` requests, until the longest has ended; the places of all are read until then, and on
+    average hold half of its output beside their prompts."""
     longest = np.interp(np.log(size), np.log(BATCH_GRID), d.longest_of_batch)
-    decoding = np.maximum(longest - 1.0, 0.0) * s.terms.decode_s(size, s.kv_s)
+    context = np.maximum(d.total_nodes @ d.node_weights + longest / 2.0, d.held_mean)
+    decoding = np.maximum(longest - 1.0, 0.0) * s.terms.decode_s(size, s.kv_s * context / d.held_mean)
     return _batch_prefill_s(s, d, size) + per_token(burst(s, d), decoding)
 
 

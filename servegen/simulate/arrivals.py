@@ -56,6 +56,9 @@ def open_loop(workload: Workload, rate_per_s: float, burstiness: float, n: int, 
 def closed_loop(workload: Workload, users: int, pause_s: float, n: int, seed: int, turn_s: float = 0.0) -> Closed:
     """``n`` requests of the workload's lengths by ``users`` who pause before each but the first.
 
+    Pauses are drawn from an exponential distribution of mean ``pause_s``, as think times are in the machine repair model:
+    users who all paused for the same time would come back together for ever after they were once stalled together.
+
     ``turn_s`` is about what a user takes for a request and the pause after it: each begins at a random point of it, which is
     where a loop that has always turned would find them, and the requests of the first and the last turn do not count, one
     for each user. With 0 all begin at once and every request counts. UserError where none would.
@@ -63,13 +66,14 @@ def closed_loop(workload: Workload, users: int, pause_s: float, n: int, seed: in
     rng = np.random.Generator(np.random.PCG64(seed))
     isl, osl = workload.isl.sample(rng, n), workload.osl.sample(rng, n)
     cached = cached_tokens(workload, isl)
+    pauses = rng.exponential(pause_s, n)
     if not turn_s:
-        return Closed(users, isl, osl, pause_s, cached)
+        return Closed(users, isl, osl, pauses, cached)
     if n <= 2 * users:
         message = f"{n:,} requests of {users:,} users show no steady state: the first and the last of each user do not count"
         raise UserError(Diagnostic("too-few-requests", message, hint=f"--requests {10 * users}, or at least {2 * users + 1}"))
     starts = np.sort(rng.random(users)) * turn_s
-    return Closed(users, isl, osl, pause_s, cached, starts, users)
+    return Closed(users, isl, osl, pauses, cached, starts, users)
 
 
 def recorded(trace: TraceRequests, cut: Cut = Cut(), most: int = 0, workload: Workload | None = None) -> Open:

@@ -107,7 +107,8 @@ class _Run:
         self.events: list[tuple[float, int, object, int]] = []
         self.pushed = 0
         self.rounder = Rounder(seed)
-        rng = np.random.Generator(np.random.PCG64(seed))
+        # A stream of its own: the source draws from the seed, and must not decide who is sent where.
+        rng = np.random.Generator(np.random.PCG64([seed, 2]))
         self.pools = [[self._replica(pool, i) for i in range(pool.count)] for pool in deployment.pools]
         # To the router groups are one pool.
         self.alive = [list(pool) for pool in self.pools] if deployment.split else [[r for pool in self.pools for r in pool]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from heapq import heappop, heappush
 from typing import Protocol
 
 import numpy as np
@@ -101,7 +102,7 @@ class Open:
 
 
 class Closed:
-    """``users`` who each send a request, and again ``pause_s`` after each answer.
+    """``users`` who each send a request, and again ``pause_s`` after each answer: the same for all, or one for each request.
 
     They begin all at once, or at ``starts_s`` (ascending, one for each user). The first and the last ``unsteady`` requests do
     not count: those of users who find a system that fills, and those of users whom nobody follows any more.
@@ -112,18 +113,18 @@ class Closed:
         users: int,
         isl: Ints,
         osl: Ints,
-        pause_s: float,
+        pause_s: float | Floats,
         cached: Ints | None = None,
         starts_s: Floats | None = None,
         unsteady: int = 0,
     ) -> None:
         self._isl, self._osl, self._cached = isl, osl, cached
-        self._pause, self._n, self.count = pause_s, 0, len(isl)
+        self._n, self.count = 0, len(isl)
+        self._pauses = [pause_s] * self.count if isinstance(pause_s, float) else pause_s.tolist()
         self.steady = range(unsteady, max(self.count - unsteady, unsteady))
         begin = [0.0] * users if starts_s is None else starts_s.tolist()
         self._starts: deque[float] = deque(begin[: self.count])
-        # The pause is the same for all and answers come in order of time: so do the next requests.
-        self._sends: deque[float] = deque()
+        self._sends: list[float] = []  # a heap: who pauses briefly overtakes others
         self._left = self.count - len(self._starts)
 
     @property
@@ -135,11 +136,14 @@ class Closed:
     def take(self) -> Request:
         n, at = self._n, self.next_s
         self._n = n + 1
-        (self._starts if self._starts and self._starts[0] == at else self._sends).popleft()
+        if self._starts and self._starts[0] == at:
+            self._starts.popleft()
+        else:
+            heappop(self._sends)
         cached = 0 if self._cached is None else int(self._cached[n])
         return Request(n, at, int(self._isl[n]), int(self._osl[n]), cached)
 
     def finished(self, request: Request, time_s: float) -> None:
         if self._left:
             self._left -= 1
-            self._sends.append(time_s + self._pause)
+            heappush(self._sends, time_s + self._pauses[request.id])

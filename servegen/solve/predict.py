@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 def role_points(problem: Problem, roles: Sequence[RoleChoice], routed: bool = True) -> list[Point]:
     """Each role's replica at the sized load, one row each; roles of one discipline and one demand are solved together.
 
-    Each of several replicas (``routed``) sees less of a burst: its turns behind a split's router, some at random else.
+    Each of several replicas (``routed``) sees less of a burst: its share, evened by a split's router, at random else.
     Sizing does not count on that.
     """
     points: dict[int, Point] = {}

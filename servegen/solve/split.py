@@ -189,7 +189,7 @@ def combine(start: Point, gaps: Point) -> Point:
         seen=gaps.seen,
         rate=np.minimum(start.rate, gaps.rate),
         const_s=start.const_s,
-        const_mean_s=start.const_mean_s,
+        rest_s=start.rest_s,
         busy=start.busy,
         delayed=start.delayed,
         wait_s=start.wait_s,

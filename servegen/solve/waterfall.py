@@ -77,7 +77,7 @@ def stages(problem: Problem, roles: Sequence[RoleChoice], points: Sequence[Point
     quiet = dataclasses.replace(
         whole,
         const_s=none,
-        const_mean_s=none,
+        rest_s=none,
         busy=none,
         delayed=none,
         wait_s=none,
@@ -99,7 +99,7 @@ def stages(problem: Problem, roles: Sequence[RoleChoice], points: Sequence[Point
             )
         )
     request_s = first.block.server.request_s[[first.row]]
-    taken = dataclasses.replace(out[-1], const_s=request_s, const_mean_s=request_s)
+    taken = dataclasses.replace(out[-1], const_s=request_s)
     srv, own = take(first.block.server, np.array([first.row])), _server(problem, first, _terms(problem, first)[-1])
     # What the way to the first token adds beyond the later stages of a pipeline is the hand-off.
     handoff = (srv.first_edges_s - srv.prefill_edges_s) - (own.first_edges_s - own.prefill_edges_s)

@@ -209,10 +209,12 @@ def _of_figures(figures: dict[str, float]) -> list[Finding]:
 
 
 class Users(Section):
-    """A closed population: each user waits ``think_time`` seconds after an answer."""
+    """A closed population: each user pauses after an answer, ``think_time`` seconds on average."""
 
     active: Count = Field(description="Users at the same time.")
-    think_time: Pause = Field(description="Pause between an answer and the user's next request.")
+    think_time: Pause = Field(
+        description="Mean pause between an answer and the user's next request; single pauses are exponentially distributed."
+    )
 
 
 class Prefix(Section):

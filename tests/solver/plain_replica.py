@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from tests.solver.plain_seen import Seen, Stall
 from tests.solver.plain_step import Round, Step
-from tests.solver.plain_traffic import EDGES, WIDTHS, Traffic, company, none_after, rank, rest, some_in, waiting
+from tests.solver.plain_traffic import EDGES, WIDTHS, Traffic, company, none_after, rank, some_in
+from tests.solver.plain_traffic import rest as rest_of
+from tests.solver.plain_wait import Work, crowd, first_token, interrupting, wait
 
 
 @dataclass
@@ -50,41 +52,28 @@ class Replica:
         groups, each = self.step.groups, self.step.each + self.attention
         self.left = left * (self.step.chunk(self.chunk / groups) + self.chunk / t.new_mean * each / groups)
 
+    def together(self, k: float) -> float:
+        """Seconds of ``k`` mean prompts that share steps."""
+        tokens, groups = k * self.load.new_mean, min(k, self.step.groups)  # groups that have a prompt
+        chunks = max(tokens / (self.chunk * groups / self.step.groups), 1.0)
+        return chunks * self.step.chunk(tokens / chunks, k) + k / groups * (self.step.each + self.attention)
+
     def gain(self, prompts: float) -> float:
         """How much cheaper a prompt is when so many share a step."""
+        each = (self.together(prompts + 1.0) - self.together(1.0)) / prompts
+        return min((self.prefill + (prompts - 1.0) * each) / (prompts * self.prefill), 1.0)
 
-        def together(k: float) -> float:
-            tokens, groups = k * self.load.new_mean, min(k, self.step.groups)  # groups that have a prompt
-            chunks = max(tokens / (self.chunk * groups / self.step.groups), 1.0)
-            return chunks * self.step.chunk(tokens / chunks, k) + k / groups * (self.step.each + self.attention)
+    def added(self, service: float, prompts: float, arrived: float) -> float:
+        """Seconds that one more prompt adds to a step of so many."""
+        extra = crowd(arrived, self.load)
+        return (self.prefill + self.together(prompts + extra) - self.together(1.0) - prompts * service) / extra
 
-        return min(together(prompts) / (prompts * together(1.0)), 1.0)
-
-    def wait(self, service: float, busy: float, delayed: float, cv2: float, slots: float) -> float:
-        c = self.load.queue_cv2
-        if c < 1.0:
-            free, both = max(1 - busy, 1e-9), max(c + cv2, 1e-9)
-            even = math.exp(-2 * free * (1 - c) ** 2 / (3 * max(busy, 1e-9) * both))
-            mean = busy * service * both * even / (2 * free * max(delayed, 1e-12))
-        else:
-            mean = service * (c + cv2) / (c + 1) / max(1 - delayed, 1e-9)
-        return mean if self.load.open_loop else min(mean, slots * service)
-
-    @staticmethod
-    def wait_cv2(busy: float, cv2: float, third: float) -> float:
-        return max(2 * busy - 1 + 4 / 3 * third * (1 - busy) / (1 + cv2) ** 2, 1.0)
-
-    def first(self, busy: float, service: float, step_s: float, slots: float) -> tuple[float, float, float, float, float]:
-        """Start, mean start, chance, mean and variation of the wait."""
-        delayed = waiting(busy, self.load.queue_cv2, self.cv2)
-        wait = self.wait(service, busy, delayed, self.cv2, slots)
-        behind = self.behind(busy, delayed * wait + step_s / 2, self.left)
-        start, mean = self.request + step_s * (1 + behind / 2), self.request + step_s / 2 * (1 + behind)
-        return start, mean, delayed, wait * (1 + behind), self.wait_cv2(busy, self.cv2, self.third)
-
-    @staticmethod
-    def behind(busy: float, wait: float, left: float) -> float:
-        return min(busy / (1 + busy), busy * left / max(wait, 1e-12))
+    def first(self, busy: float, service: float, step_s: float, slots: float, prompts: float) -> tuple[float, ...]:
+        """The most that is left of a step; chance, mean and variation of the wait."""
+        rate = busy / service
+        more = self.added(service, prompts, rate * step_s)
+        w = Work(service, more, prompts, self.cv2, self.third, self.left)
+        return first_token(w, self.load, rate, busy, step_s, wait(w, busy, rate * step_s, self.load, slots))
 
     def decode(self, n: float) -> float:
         return self.step.decode(n, self.load.held)
@@ -105,17 +94,24 @@ class Replica:
 
     def spread(self, seen: float, number: float) -> float:
         context = self.step.read * math.sqrt(seen / self.step.groups) * self.load.held_std  # of one group
-        return math.hypot(self.decode(seen + number) - self.decode(seen), context)
+        return math.hypot((self.decode(seen + 2 * number) - self.decode(seen)) / 2, context)
 
-    def together(self, arrived: float) -> float:
+    def begun(self, busy: float) -> float:
+        """Sequences beyond that that began at the same moment."""
+        x = min(busy / max(1 - busy, 1e-9), 1.0)
+        return self.load.overlap * x * (2 + (1 + self.cv2) * x) if self.load.own else 0.0
+
+    def at_once(self, arrived: float) -> float:
         return max(arrived / max(some_in(arrived, self.load.arrival_cv2), 1e-12), 1.0)
 
-    def joining(self, low: float, high: float, weight: float, number: float, joined: float, free: float, each: float) -> Stall:
-        """A bin of stalls, with ``number`` others of ``each`` seconds, who come with chance ``joined``."""
+    def joining(
+        self, low: float, high: float, weight: float, number: float, joined: float, free: float, each: float, more: float
+    ) -> Stall:
+        """A bin of stalls, with ``number`` others of ``each`` seconds, by chance ``joined``; one adds ``more``."""
         mean = number * each / free / max(joined, 1e-12)
         varied = (self.load.arrival_cv2 + self.cv2) / free
         deviation = mean * math.sqrt(max(joined * (1 + varied / max(number, 1e-12)) - 1, 0.0))
-        least = min(max(mean - deviation, each * (1 - math.sqrt(self.cv2))), mean)
+        least = min(max(mean - deviation, more * (1 - math.sqrt(self.cv2))), mean)
         rest = max(mean - least, 1e-9)
         return Stall(low, high, weight, joined, least, rest, min(max((deviation / rest) ** 2, 1.0), 1e6))
 
@@ -135,39 +131,48 @@ class Replica:
         beside, found = self.beside(n), self.found(n, steps)
         gain, busy = 1.0, 0.0
         for _ in range(4):
-            x = min(busy / max(1 - busy, 1e-9), 1.0)
-            seen = n + beside + (t.overlap * x * (2 + (1 + self.cv2) * x) if t.own else 0.0)
+            seen = n + beside + self.begun(busy)
             step_s = self.decode(seen)
             rate = n / (steps * step_s + found * self.prefill * gain)
             window = step_s + (self.prefill * gain if self.step.groups > 1 else 0.0)  # other groups prefill meanwhile
-            gain = self.gain(min(self.together(rate * window), most))
+            prompts = min(self.at_once(rate * window), most)
+            gain = self.gain(prompts)
             busy = min(rate * self.prefill * gain, 1 - 1e-9)
         each = self.prefill * gain
         rate = n / (steps * step_s + found * each)
         busy = min(rate * each, 1.0)
-        start, start_mean, delayed, wait, wait_cv2 = self.first(busy, each, step_s, n)
+        rest, delayed, mean_wait, wait_cv2 = self.first(busy, each, step_s, n, prompts)
         free = max(1 - busy, 1e-9)
         during, arrived = (rate, rate * step_s) if t.own else (0.0, rate * step_s / free)
+        stalled = some_in(arrived, t.arrival_cv2)
+        if t.arrival_cv2 != 1.0:
+            stalled *= (1 - interrupting(busy, delayed, rate * step_s, t)) / free
+        share = stalled * found / n
+        if t.own:  # those who have just begun
+            share += (1 - none_after(rate * each, t.arrival_cv2)) / steps
+        share = min(share, 1.0)
         quiet = during * each + arrived / 2
         hazard = -math.log(max(none_after(quiet, t.arrival_cv2), 1e-12)) / max(quiet, 1e-12)
-        stalls = []
-        for a, b, w in zip(self.edges, self.edges[1:], WIDTHS, strict=False):
-            middle = during * (a + b) / 2 * gain
+        bins = [(a, b, w, during * (a + b) / 2) for a, b, w in zip(self.edges, self.edges[1:], WIDTHS, strict=False)]
+        others = max(found * each / (steps * share) - sum(w * (a + b) / 2 for a, b, w, _ in bins), 0.0)
+        brings = free if t.own else 1.0
+        scale = others * brings / (each * max(sum(w * (self.at_once(arrived) - 1 + m) for *_, w, m in bins), 1e-12))
+        stalls, more = [], self.added(each, prompts, rate * step_s)
+        for a, b, w, middle in bins:
             joined = -math.expm1(-hazard * (middle + arrived / 2))
-            number = self.together(arrived) - 1 + middle
-            stalls.append(self.joining(a * gain, b * gain, w, number, joined, free if t.own else 1.0, each))
+            stalls.append(self.joining(a, b, w, (self.at_once(arrived) - 1 + middle) * scale, joined, brings, each, more))
         return Seen(
             rate=rate,
-            start=start,
-            start_mean=start_mean,
+            start=self.request,
+            rest=rest,
             delayed=delayed,
-            wait=wait,
+            wait=mean_wait,
             wait_cv2=wait_cv2,
             service=[a + b for a, b in zip(self.edges, self.later, strict=True)],
             service_mean=self.prefill + self.later_mean,
             gap=step_s,
             gap_sd=self.spread(seen, self.number_sd(n, seen - n, step_s)),
-            stalled=min(some_in(arrived, t.arrival_cv2) * found / n, 1.0),
+            stalled=share,
             stalls=stalls,
             longest=math.inf,
             gap_mean=(step_s + found * each / steps) / self.tokens,
@@ -188,20 +193,22 @@ class Replica:
             return max(step_of(found, tokens, prompts, attention), s.least)
 
         beside, extra = self.beside(asked), self.found(asked, t.gaps) - asked
-        rate = busy = share = longer = 0.0
+        rate = busy = share = longer = followed = uneven = 0.0
         n = asked
-        for _ in range(4):
-            seen = max(n + beside, 1.0)
+        for turn in range(4):
+            seen = max(n + beside + self.begun(busy), 1.0)
             step_s = self.decode(seen)
             room = max(self.chunk - seen, 1.0)
             window = step_s + share * max(longer - step_s, 0.0)
             whole = t.new_mean / room
-            arrived = self.together(rate * window)
+            arrived = self.at_once(rate * window)
             prompts = min(arrived, max(1 / whole, 1.0))
             split = [max(v / room + 0.5, 1.0) for v in t.new_bins]
             lone = sum(v * w for v, w in zip(split, t.bin_weights, strict=True))
-            each = max((1 - busy) * lone + busy * max(whole, 1.0), whole)
-            steps = max(each / prompts, whole)
+            last = [max(v / room + 0.5 + (prompts - 1) * whole, 1.0) for v in t.new_bins]
+            ended = sum(v * w for v, w in zip(last, t.bin_weights, strict=True)) / prompts
+            least = max(whole, 1 / prompts)
+            steps = max((1 - followed) * ended + followed * least, whole)
             n = min(asked, t.gaps / steps)  # prompts feed no more
             found = n + extra
             parts = [(v / k, w) for v, k, w in zip(t.new_bins, split, t.bin_weights, strict=True)]
@@ -212,44 +219,54 @@ class Replica:
             times = [(step_of(seen, more + v, 0.0, per_new * (more + v)), w) for v, w in parts]
             device = step_of(seen, more + mean, 0.0, per_new * (more + mean)) + matrices
             idle = sum(w * max(s.least - v, 0.0) for v, w in times) - max(s.least - device, 0.0)
-            uneven = matrices + max(idle, 0.0)
+            uneven = matrices + max(idle, 0.0) if turn in (0, 3) else uneven
             longer = longer_step(t.new_mean / steps, 1 / steps, self.attention / steps) + uneven
             rate = n / (steps * (longer - step_s) * found + t.gaps * step_s)
             share = min(steps * found / t.gaps, 1.0)
-            least = max(whole, 1 / prompts)
-            work = least * longer_step(t.new_mean / least, 1 / least, self.attention / least)
+            work = least * (longer_step(t.new_mean / least, 1 / least, self.attention / least) + uneven)
             busy = min(rate * work, 1.0)
+            idle = 1 - min(rate * steps * longer, 1.0)
+            followed = 1 - min(idle * math.exp(rate * longer), 1.0)
         full = longer_step(room, max(1 / whole, 1.0), self.attention / whole)
         packed = min(whole, 1.0)
         cv2, third = packed * t.new_cv2 + (1 - packed) * self.cv2, packed * t.new_third + (1 - packed) * self.third
         number = self.number_sd(n, beside, step_s)
-        mean_wait = 0.0
+
+        def full_steps(prompts: float) -> float:
+            """Seconds of steps that hold so many prompts, none beyond its room."""
+            k = max(prompts * whole, 1.0)
+            return k * longer_step(prompts / k * t.new_mean, prompts / k, prompts / k * self.attention)
+
+        shared, extra = max(1 / least, 1.0), crowd(rate * window, t)
+        more = min((full_steps(shared + extra) + uneven - shared * work) / extra, work) if whole < 1 else work
+        w = Work(work, more, shared, cv2, third, (full - step_s) * max(1 - whole, 0.5))
+        total = 0.0
         for side in (-1.0, 1.0):
             left = max(room - side * number, 1.0)
             slow = work * (room / left) + t.new_mean / left * (s.each + s.read * t.held + s.wire) * side * number
-            at = min(max(rate * slow, 1e-9), 1 - 1e-6)
-            delayed = waiting(at, t.queue_cv2, cv2)
-            wait = self.wait(slow, at, delayed, cv2, n)
-            mean_wait += delayed * wait / 2
-        delayed = min(mean_wait / max(wait, 1e-12), delayed)
-        behind = self.behind(busy, delayed * wait + step_s / 2, (full - step_s) * max(1 - whole, 0.5))
+            then = Work(slow, more / work * slow, shared, cv2, third, w.left)
+            delayed, waits = wait(then, min(max(rate * slow, 1e-9), 1 - 1e-6), rate * step_s, t, n)
+            total += delayed * waits / 2
+        delayed = min(total / max(waits, 1e-12), delayed)
+        rest, delayed, waits, wait_cv2 = first_token(w, t, rate, busy, step_s, (delayed, waits))
         spread = self.spread(seen, number)
         counts = [max(v / room + 0.5, 1.0) for v in t.new]
         firsts = [c * first_step(v / c, 1 / c, s.attention(v, w) / c) for v, w, c in zip(t.new, t.whole, counts, strict=True)]
-        per = lone
+        sums = full - step_s, spread, rate * window, arrived
+        stalls = self._mixed_stalls(room, lone, followed, *sums, longer_step, step_s, more)
         return Seen(
             rate=rate,
-            start=self.request + step_s * (1 + behind / 2),
-            start_mean=self.request + step_s / 2 * (1 + behind),
+            start=self.request,
+            rest=rest,
             delayed=delayed,
-            wait=wait * (1 + behind),
-            wait_cv2=self.wait_cv2(busy, cv2, third),
+            wait=waits,
+            wait_cv2=wait_cv2,
             service=list(itertools.accumulate(firsts, max)),
-            service_mean=per * first_step(t.new_mean / per, 1 / per, self.attention / per),
+            service_mean=lone * (first_step(t.new_mean / lone, 1 / lone, self.attention / lone) + uneven),
             gap=step_s,
             gap_sd=spread,
             stalled=share,
-            stalls=self._mixed_stalls(room, lone, busy, full - step_s, spread, rate * window, arrived, longer_step, step_s),
+            stalls=stalls,
             longest=max(full - step_s, 0.0) + math.sqrt(3) * spread,
             gap_mean=share * longer + (1 - share) * step_s,
             burst=self.burst,
@@ -259,13 +276,14 @@ class Replica:
         self,
         room: float,
         lone: float,
-        busy: float,
+        followed: float,
         full: float,
         spread: float,
         window: float,
         arrived: float,
         longer_step: Callable[[float, float, float], float],
         step_s: float,
+        more: float,
     ) -> list[Stall]:
         t, wide = self.load, math.sqrt(3) * spread
         top = min(room, t.new[-2])
@@ -275,28 +293,28 @@ class Replica:
         times[9] = max(full, 0.0) + wide
         times = list(itertools.accumulate((max(v, 0.0) for v in times), max))
         longer_than = 1 - rank(t.new, room)
-        weights = [
-            (1 - busy) * (rank(t.new, b) - rank(t.new, a) + longer_than * (b - a) / room) for a, b in itertools.pairwise(tokens)
-        ]
-        weights[-1] = max(lone - 1 + busy * min(t.new_mean / room - lone + 1, 1.0), 0.0)
+        parts = [rank(t.new, b) - rank(t.new, a) + longer_than * (b - a) / room for a, b in itertools.pairwise(tokens)]
+        weights = [(1 - followed) * part for part in parts]
+        weights[-1] = max(lone - 1 + followed * min(t.new_mean / room - lone + 1, 1.0), 0.0)
         total = max(sum(weights), 1e-300)
         joined = 1 - none_after(window / 2, t.arrival_cv2)
-        each = self.step.each + (self.step.multiply + self.step.wire) * t.new_mean + self.attention
+        each = min(self.step.each + (self.step.multiply + self.step.wire) * t.new_mean + self.attention, more)
         return [
-            self.joining(a, b, w / total, arrived - 1, joined, 1.0, each)
+            self.joining(a, b, w / total, arrived - 1, joined, 1.0, each, each)
             for a, b, w in zip(times, times[1:], weights, strict=False)
         ]
 
     def _static(self, level: float) -> Seen:
         """A batch runs until its longest member ends; who comes meanwhile waits for the rest of it."""
-        t, s = self.load, self.step
-        size, busy = max(level, 1.0), min(level, 1.0)
+        t, s, size, busy = self.load, self.step, max(level, 1.0), min(level, 1.0)
+        prompt = sum(w * v for w, v in zip(t.bin_weights, t.whole_bins, strict=True))
 
         def filled(n: float) -> float:
             return s.chunk(n * t.new_mean) + n * (s.each + self.attention)
 
         def whole(n: float) -> float:
-            return filled(n) + max(self._longest(n)[0] - 1.0, 0.0) * self.decode(n)
+            longest = self._longest(n)[0]
+            return filled(n) + max(longest - 1.0, 0.0) * s.decode(n, max(prompt + longest / 2, t.held))
 
         batch = whole(size)
         slope = min(max(math.log(whole(1.25 * size) / batch) / math.log(1.25), 0.0), 0.95)
@@ -311,11 +329,11 @@ class Replica:
         return Seen(
             rate=level / batch,
             start=self.request,
-            start_mean=self.request,
+            rest=0.0,
             delayed=0.0,
             wait=0.0,
             wait_cv2=1.0,
-            service=[prefill + batch * v for v in rest(cv2, busy)],
+            service=[prefill + batch * v for v in rest_of(cv2, busy)],
             service_mean=prefill + busy * batch * (1 + cv2) / 2,
             gap=step_s,
             gap_sd=math.hypot(self.decode(seen * (1 + math.sqrt(size_cv2))) - step_s, context),
@@ -339,15 +357,16 @@ class Replica:
         gain = 1.0
         for _ in range(4):
             rate = busy / (self.prefill * gain)
-            gain = self.gain(min(max(rate * self.prefill, 1.0), most))
+            prompts = min(max(rate * self.prefill, 1.0), most)
+            gain = self.gain(prompts)
         each = self.prefill * gain
-        start, start_mean, delayed, wait, wait_cv2 = self.first(busy, each, 0.0, 64.0)
+        rest, delayed, mean_wait, wait_cv2 = self.first(busy, each, 0.0, 64.0, prompts)
         return Seen(
             rate=busy / each,
-            start=start,
-            start_mean=start_mean,
+            start=self.request,
+            rest=rest,
             delayed=delayed,
-            wait=wait,
+            wait=mean_wait,
             wait_cv2=wait_cv2,
             service=[a + b for a, b in zip(self.edges, self.later, strict=True)],
             service_mean=self.prefill + self.later_mean,
@@ -365,7 +384,7 @@ class Replica:
         return Seen(
             rate=n * self.tokens / (self.load.gaps * step_s),
             start=0.0,
-            start_mean=0.0,
+            rest=0.0,
             delayed=0.0,
             wait=0.0,
             wait_cv2=1.0,

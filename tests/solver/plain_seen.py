@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tests.solver.plain_traffic import EDGE_WEIGHTS, WIDTHS, Traffic, two_tails
+from tests.solver.plain_traffic import EDGE_WEIGHTS, WIDTHS, Traffic, steady_tail, two_tails
 
 
 @dataclass
@@ -27,8 +27,8 @@ class Seen:
     """What clients of one replica see at one level."""
 
     rate: float
-    start: float  # before the wait
-    start_mean: float
+    start: float  # before all else
+    rest: float  # the most that is left of the step in progress
     delayed: float
     wait: float
     wait_cv2: float
@@ -44,10 +44,15 @@ class Seen:
 
     def ttft_over(self, t: float) -> float:
         left = t - self.start
-        waiting = 0.0
+        late = waiting = 0.0
+        for low, high, w in zip(self.service, self.service[1:], WIDTHS, strict=False):
+            width = max(math.hypot(high - low, self.rest), 1e-12)
+            late += w * min(max(((low + high + self.rest) / 2 - left) / width + 0.5, 0.0), 1.0)
+        mean = max(self.rest / 2 + self.wait, 1e-12)
+        cv2 = max((self.rest**2 / 12 + self.wait_cv2 * self.wait**2) / mean**2, 1 / 3)
         for s, w in zip(self.service, EDGE_WEIGHTS, strict=True):
-            waiting += w * two_tails(max(left - s, 0.0) / max(self.wait, 1e-12), self.wait_cv2)
-        return (1.0 - self.delayed) * (1.0 - _below(self.service, WIDTHS, left)) + self.delayed * waiting
+            waiting += w * steady_tail(max(left - s, 0.0) / mean, cv2)
+        return (1.0 - self.delayed) * late + self.delayed * waiting
 
     def itl_over(self, t: float, guard: float = 1.0) -> float:
         late = t - self.gap
@@ -84,7 +89,7 @@ class Seen:
         return sum(w * self.ttft_over(t - max(o - 1.0, 0.0) * self.gap_mean) for w, o in zip(EDGE_WEIGHTS, outputs, strict=True))
 
     def ttft_mean(self) -> float:
-        return self.start_mean + self.delayed * self.wait + self.service_mean
+        return self.start + self.rest / 2 + self.delayed * self.wait + self.service_mean
 
     def over(self, metric: str, t: float, load: Traffic, guard: float = 1.0) -> float:
         if metric == "ttft":
@@ -97,14 +102,6 @@ class Seen:
         if metric == "ttft":
             return self.ttft_mean()
         return self.ttft_mean() + load.gaps * self.gap_mean if metric == "e2e" else self.gap_mean
-
-
-def _below(edges: Sequence[float], weights: Sequence[float], t: float) -> float:
-    total = 0.0
-    for low, high, w in zip(edges, edges[1:], weights, strict=False):
-        share = (t - low) / (high - low) if high > low else float(t >= high)
-        total += w * min(max(share, 0.0), 1.0)
-    return total
 
 
 def _tail(z: float) -> float:

@@ -283,7 +283,7 @@ def _joined(start: Server, gap: Server, load_p: float, load_d: float) -> Seen:
     return Seen(
         min(first.rate, then.rate),
         first.start,
-        first.start_mean,
+        first.rest,
         first.delayed,
         first.wait,
         first.wait_cv2,

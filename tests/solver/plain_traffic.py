@@ -134,6 +134,14 @@ def two_tails(t: float, cv2: float) -> float:
     return often * math.exp(-2 * often * t) + (1 - often) * math.exp(-2 * (1 - often) * t)
 
 
+def steady_tail(t: float, cv2: float) -> float:
+    """Also for what varies less than exponential: a generalised Pareto tail."""
+    if cv2 >= 0.999:
+        return two_tails(t, max(cv2, 1.0))
+    k = (1 / cv2 - 1) / 2
+    return max(1 - k / (1 + k) * t, 0.0) ** (1 / k)
+
+
 def rank(lengths: Sequence[float], value: float) -> float:
     """Chance of a length up to ``value``, linear between the edges."""
     if value >= lengths[-1]:

@@ -192,7 +192,7 @@ def test_a_later_bound_is_missed_less_often(discipline: str, lengths: str) -> No
 @pytest.mark.parametrize("lengths", LENGTHS[:2])
 @pytest.mark.parametrize("model", [LLAMA_8B, LLAMA_70B])
 def test_a_fuller_replica_misses_more(discipline: str, lengths: str, model: str) -> None:
-    """Beyond the median, where bounds lie; prompts that share a step give back less than a thousandth."""
+    """Beyond the median, where bounds lie; prompts that share a step give back less than two thousandths."""
     p, s = asked(model, lengths, "vllm" if discipline == "mixed" else "sglang")
     for metric in METRICS:
         for t in (0.01, 0.03, 0.1, 0.5, 2.0, 10.0, 60.0):
@@ -201,7 +201,7 @@ def test_a_fuller_replica_misses_more(discipline: str, lengths: str, model: str)
                 seen = at(discipline, s, p.demand, level)
                 missed = size.exceeds(metric, seen, p.demand, np.full(len(s.chunk), t))
                 counts = (before < 0.5) & attainable(discipline, seen)
-                assert np.all((missed >= before - 1e-3)[counts]), (metric, t, level)
+                assert np.all((missed >= before - 2e-3)[counts]), (metric, t, level)
                 before = np.maximum(before, missed)
 
 
@@ -379,3 +379,7 @@ def test_means_alone_are_the_same_means(discipline: str) -> None:
     full, lean = at(discipline, s, p.demand, 0.7), at(discipline, means_only(s), p.demand, 0.7)
     for name in ("rate", "gap_mean_s", "service_mean_s", "wait_s", "busy"):
         np.testing.assert_array_equal(getattr(full, name), getattr(lean, name))
+    bare = at(discipline, means_only(s, rates_only=True), p.demand, 0.7)
+    np.testing.assert_array_equal(full.rate, bare.rate)
+    if discipline in ("mixed", "prefill-first"):  # whoever asks it for a first token must notice
+        assert np.isnan(latency.ttft_mean(bare)).all()

@@ -12,7 +12,7 @@ from servegen.errors import UserError
 from servegen.simulate import benchmark
 from servegen.simulate.arrivals import Cut, closed_loop, open_loop, recorded
 from servegen.simulate.benchmark import Benchmark, as_published
-from servegen.simulate.requests import Open, Request, Source
+from servegen.simulate.requests import Closed, Open, Request, Source
 from servegen.simulate.series import BUCKETS, Series
 from servegen.workload import Lengths, Workload, trace_requests
 from tests.unit.simulations import make_model, make_pool, one
@@ -80,7 +80,7 @@ def test_a_window_and_a_speedup_cut_and_press_the_trace(tmp_path: Path) -> None:
 
 
 def test_users_wait_for_their_answers() -> None:
-    source = closed_loop(WORKLOAD, 2, 0.5, 4, 1)
+    source = Closed(2, np.full(4, 9), np.full(4, 9), 0.5)
     first, second = source.take(), source.take()
     assert (first.arrival_s, second.arrival_s, source.next_s) == (0.0, 0.0, float("inf"))
     source.finished(first, 3.0)
@@ -90,6 +90,19 @@ def test_users_wait_for_their_answers() -> None:
     assert source.take().arrival_s == 4.5
     source.finished(first, 9.0)
     assert source.next_s == float("inf")  # four were asked for
+
+
+def test_users_who_think_briefly_overtake_others() -> None:
+    """Pauses are exponential around the stated think time, each request's its own, and the same with the same seed."""
+    source, again = (closed_loop(WORKLOAD, 1000, 4.0, 2000, seed=7) for _ in range(2))
+    for request in [source.take() for _ in range(1000)]:
+        source.finished(request, 10.0)
+        again.finished(request, 10.0)
+    sends = [source.take().arrival_s - 10.0 for _ in range(1000)]
+    assert sends == sorted(sends) and sends[0] < 0.1
+    assert np.mean(sends) == pytest.approx(4.0, rel=0.1)
+    assert np.std(sends) == pytest.approx(4.0, rel=0.15)
+    assert [again.take().arrival_s for _ in range(2000)][1000:] == [s + 10.0 for s in sends]
 
 
 def test_a_series_keeps_its_integral_however_long_it_grows() -> None:

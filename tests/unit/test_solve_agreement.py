@@ -8,7 +8,7 @@ from servegen.solve.search import solve
 from tests.tools.agreement import CASES, CAUSES, Case, measure, outliers, row, shape, shares, stored
 
 #: Cases that CI solves and replays: every scheduler, bursts, several replicas and a split, each with few requests.
-QUICK = [CASES[i] for i in (4, 9, 22, 30, 41, 59, 65)]
+QUICK = [CASES[i] for i in (4, 9, 22, 31, 41, 59, 65)]
 REQUESTS = 6000
 
 
@@ -16,7 +16,7 @@ def test_the_kept_table_agrees_as_it_must() -> None:
     table = stored()
     assert [f.name for f in table] == [c.name for c in CASES] and len(table) >= 64
     first, gaps = shares(table)
-    assert first >= 0.8 and gaps >= 0.9
+    assert first >= 0.9 and gaps >= 0.9
     assert {f.name for f in outliers(table)} == set(CAUSES)
     for f in table:
         if f.name not in CAUSES:
@@ -25,8 +25,8 @@ def test_the_kept_table_agrees_as_it_must() -> None:
 
 def test_the_cases_are_of_many_kinds() -> None:
     assert {c.utilization for c in CASES} >= {0.3, 0.5, 0.7, 0.85, 0.9}
-    assert {c.burstiness for c in CASES} == {1.0, 1.5, 2.0, 4.0}
-    assert len({(c.model, c.accelerator) for c in CASES}) >= 16 and len({c.lengths for c in CASES}) == 7
+    assert {c.burstiness for c in CASES} == {1.0, 1.5, 2.0, 3.0, 4.0}
+    assert len({(c.model, c.accelerator) for c in CASES}) >= 16 and len({c.lengths for c in CASES}) == 11
 
 
 @pytest.mark.parametrize("case", QUICK, ids=lambda c: c.name)
