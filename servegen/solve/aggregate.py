@@ -140,7 +140,8 @@ def _sustained(problem: Problem, block: Block, level: Array, alive: Mask) -> tup
     capped = np.cumsum(level >= block.level_limit[:, None], axis=1)
     some = np.asarray(alive.any(axis=1))[:, None]
     row, column = np.nonzero((alive & (capped == 0)) | (some & (capped == 1)))
-    lean, step, d = means_only(block.server, rates_only=problem.load_kind == "rate"), DISCIPLINES[block.discipline], problem.demand
+    lean = means_only(block.server, rates_only=problem.load_kind == "rate")
+    step, d = DISCIPLINES[block.discipline], problem.demand
     carried, rate = np.zeros(level.shape), np.zeros(level.shape)
     for start in range(0, len(row), AT_ONCE):  # as many as a processor's cache holds
         i, j = row[start : start + AT_ONCE], column[start : start + AT_ONCE]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-405b, plan 4a9c26646ecaf390. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-405b, plan f721a3f4b24ddc41. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-405b on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -15,10 +15,10 @@ exec python3 -m sglang.launch_server \
   --kv-cache-dtype bfloat16 \
   --context-length 8192 \
   --mem-fraction-static 0.873 \
-  --max-running-requests 44 \
-  --chunked-prefill-size 512 \
-  --max-prefill-tokens 512 \
-  --cuda-graph-max-bs-decode 44 \
+  --max-running-requests 42 \
+  --chunked-prefill-size 1024 \
+  --max-prefill-tokens 1024 \
+  --cuda-graph-max-bs-decode 42 \
   --schedule-policy fcfs \
   --enable-metrics \
   "$@"

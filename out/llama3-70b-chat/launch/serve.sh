@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-70b-chat, plan 3be8ca6f0bbb3bba. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-70b-chat, plan 18cda00ee1fe86fd. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-70b-chat on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -16,10 +16,10 @@ exec python3 -m sglang.launch_server \
   --kv-cache-dtype bfloat16 \
   --context-length 13312 \
   --mem-fraction-static 0.873 \
-  --max-running-requests 53 \
-  --chunked-prefill-size 4096 \
-  --max-prefill-tokens 4096 \
-  --cuda-graph-max-bs-decode 53 \
+  --max-running-requests 63 \
+  --chunked-prefill-size 2048 \
+  --max-prefill-tokens 2048 \
+  --cuda-graph-max-bs-decode 63 \
   --schedule-policy fcfs \
   --enable-metrics \
   "$@"

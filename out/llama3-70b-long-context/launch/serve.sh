@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-70b-long-context, plan 2d20bf40222b3ae3. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-70b-long-context, plan 1b43b2d21d778cd7. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-70b-long-context on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -17,8 +17,8 @@ exec python3 -m sglang.launch_server \
   --context-length 34816 \
   --mem-fraction-static 0.873 \
   --max-running-requests 20 \
-  --chunked-prefill-size 2048 \
-  --max-prefill-tokens 2048 \
+  --chunked-prefill-size 4096 \
+  --max-prefill-tokens 4096 \
   --cuda-graph-max-bs-decode 20 \
   --schedule-policy fcfs \
   --enable-metrics \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-70b-split, plan e03e9b22fb84ed8b. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-70b-split, plan fe481c18da09f623. Change the spec: an edit here is lost with the next build.
 # Starts the prefill server of llama3-70b-split on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -18,8 +18,8 @@ exec python3 -m sglang.launch_server \
   --context-length 27648 \
   --mem-fraction-static 0.823 \
   --max-running-requests 64 \
-  --chunked-prefill-size 4096 \
-  --max-prefill-tokens 4096 \
+  --chunked-prefill-size 2048 \
+  --max-prefill-tokens 2048 \
   --schedule-policy fcfs \
   --disaggregation-mode prefill \
   --disaggregation-transfer-backend nixl \

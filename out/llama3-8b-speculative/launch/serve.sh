@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-8b-speculative, plan c2e12146a1e6392b. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-8b-speculative, plan c3c6cf0f469dcb3c. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-8b-speculative on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -15,11 +15,11 @@ exec python3 -m sglang.launch_server \
   --quantization fp8 \
   --kv-cache-dtype bfloat16 \
   --context-length 15360 \
-  --mem-fraction-static 0.768 \
-  --max-running-requests 452 \
-  --chunked-prefill-size 8192 \
-  --max-prefill-tokens 8192 \
-  --cuda-graph-max-bs-decode 452 \
+  --mem-fraction-static 0.625 \
+  --max-running-requests 370 \
+  --chunked-prefill-size 16384 \
+  --max-prefill-tokens 16384 \
+  --cuda-graph-max-bs-decode 370 \
   --schedule-policy fcfs \
   --speculative-algorithm EAGLE3 \
   --speculative-draft-model-path yuhuili/EAGLE3-LLaMA3.1-Instruct-8B \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for qwen3-235b-h200, plan 433b6bbdef8cbc98. Change the spec: an edit here is lost with the next build.
+# Written by servegen for qwen3-235b-h200, plan 7187b7256fcec1dd. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of qwen3-235b-h200 on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -14,10 +14,10 @@ exec python3 -m sglang.launch_server \
   --dtype auto \
   --kv-cache-dtype bfloat16 \
   --context-length 19456 \
-  --mem-fraction-static 0.928 \
+  --mem-fraction-static 0.907 \
   --max-running-requests 54 \
-  --chunked-prefill-size 4096 \
-  --max-prefill-tokens 4096 \
+  --chunked-prefill-size 8192 \
+  --max-prefill-tokens 8192 \
   --cuda-graph-max-bs-decode 54 \
   --schedule-policy fcfs \
   --enable-metrics \
