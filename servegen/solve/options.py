@@ -234,4 +234,4 @@ def scaled(problem: Problem, option: Option) -> Candidate:
         output_tokens_per_s=roles[0].replicas * float(first.rate[0]) * problem.demand.osl_mean,
         headroom=min(r.replicas * r.sustained for r in roles),
     )
-    return turning(problem, fewer) if len(roles) > 1 and not problem.open_loop else fewer
+    return turning(problem, [fewer])[0] if len(roles) > 1 and not problem.open_loop else fewer

@@ -11,6 +11,7 @@ import numpy as np
 
 from servegen.roofline.step import take
 from servegen.service import latency, size
+from servegen.service.demand import Demand
 from servegen.service.disciplines import DISCIPLINES, means_only
 from servegen.service.point import Point
 from servegen.service.server import Server
@@ -65,6 +66,7 @@ class Pair:
     p: Index
     q: Index
     front: Frontier
+    idle_s: tuple[Array, Array]  # of a closed loop's turn, each candidate's part when nothing waits (:func:`idle_s`)
     starting: dict[tuple[bytes, ...], Point]  # what was computed for other pairs
     decoding: dict[tuple[bytes, ...], Point]
 
@@ -195,8 +197,8 @@ class Pair:
         shape = (len(self.p), len(self.q))
         if self.problem.saturate or self.problem.open_loop:
             return np.full(shape, self.problem.load)
-        pre = take(self.pre.server, self.start.row[self.p])
-        turn = turn_s(self.problem, pre, take(self.dec.server, self.gaps.row[self.q[:1]]))
+        first, second = self.idle_s
+        turn = first[self.p] + second[self.q[0]] + self.problem.think_s
         return np.broadcast_to((self.problem.load / turn)[:, None], shape)
 
     def _whole(self) -> Slo:
@@ -281,8 +283,31 @@ class Pair:
 def turn_s(problem: Problem, pre: Server, dec: Server) -> Array:
     """Shortest mean turn of a closed loop: the first token when nothing waits, the gaps of a lone sequence, the pause."""
     d = problem.demand
-    idle = latency.ttft_mean(DISCIPLINES["prefill"](means_only(pre), d, np.full(len(pre.chunk), size.IDLE)))
-    return idle + d.gaps * DISCIPLINES["decode"](means_only(dec), d, np.ones(1)).gap_mean_s + problem.think_s
+    return first_token_s(pre, d) + gaps_s(dec, d) + problem.think_s
+
+
+def first_token_s(pre: Server, d: Demand) -> Array:
+    """Mean first token of each prefill server when nothing waits."""
+    return latency.ttft_mean(DISCIPLINES["prefill"](means_only(pre), d, np.full(len(pre.chunk), size.IDLE)))
+
+
+def gaps_s(dec: Server, d: Demand) -> Array:
+    """Mean gaps of an answer that each decode server gives alone."""
+    return np.asarray(d.gaps * DISCIPLINES["decode"](means_only(dec), d, np.ones(len(dec.chunk))).gap_mean_s)
+
+
+def idle_s(problem: Problem, start: Servers, gaps: Servers) -> tuple[Array, Array]:
+    """First token and gaps of every prefill and decode candidate when nothing waits, which :func:`turn_s` adds up; of an open
+    loop, which has no turns, none.
+    """
+    if problem.open_loop or problem.saturate:
+        return np.zeros(0), np.zeros(0)
+    out = []
+    for servers, part in ((start, first_token_s), (gaps, gaps_s)):
+        assert servers.block is not None  # it has candidates
+        rows, of = np.unique(servers.row, return_inverse=True)
+        out.append(part(take(servers.block.server, rows), problem.demand)[of])
+    return out[0], out[1]
 
 
 def _role(name: str, block: Block, servers: Servers, index: int, count: float, load: float) -> RoleChoice:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from servegen.solve.aggregate import ROUNDING, Outcome, no_power
 from servegen.solve.candidate import Candidate
 from servegen.solve.counts import Frontier, frontier
 from servegen.solve.frame import RoleFrame
-from servegen.solve.pair import Pair, joined
+from servegen.solve.pair import CELLS, Pair, idle_s, joined
 from servegen.solve.problem import EngineOption, Kind, Problem
 from servegen.solve.space import Rows
 from servegen.solve.split import Array, Index, Mask, Servers, fabric_between, gaps, starts, within_bounds
@@ -64,7 +64,7 @@ def paired(
         found += [best] if best else []
     most = 0.0 if found else max((pair.most() for pair in pairs), default=0.0)
     if not problem.open_loop and not problem.saturate and problem.objective != "throughput":
-        found = [turning(problem, c) for c in found]
+        found = turning(problem, found)
     missed = max(sorted(late), key=lambda b: late[b], default="")
     return Outcome(tuple(found), searched, 4 if found else 3, most, None, missed, sides=sides)
 
@@ -126,13 +126,14 @@ def _configurations(problem: Problem, start: Servers, gaps: Servers, keep: Mask 
     out = []
     decoding = _by_value(dec.config[gaps.row])
     started, decoded = dict[tuple[bytes, ...], Point](), dict[tuple[bytes, ...], Point]()
+    idle = idle_s(problem, start, gaps)
     for i, first in enumerate(pre.lowered.configs):
         for j, q in decoding.items():
             second = dec.lowered.configs[j]
             p = starting.get(i * PEERS + second.tp)
             if p is not None and _alike(first, second) and (keep is None or keep[i, j]):
                 front = _front(problem, kinds, first.tp, second.tp, fronts)
-                out.append(Pair(problem, start.block, gaps.block, start, gaps, p, q, front, started, decoded))
+                out.append(Pair(problem, start.block, gaps.block, start, gaps, p, q, front, idle, started, decoded))
     return out
 
 
@@ -143,13 +144,23 @@ def _by_value(values: Index) -> dict[int, Index]:
     return dict(zip(found.tolist(), np.split(order, first[1:]), strict=True))
 
 
-def turning(problem: Problem, c: Candidate) -> Candidate:
-    """The same candidate at the rate at which its closed loop really turns."""
-    first, second = c.roles
-    pre, dec = np.array([first.row]), np.array([second.row])
-    rate = np.array([first.load * first.replicas])
-    for _ in range(LOOP_ROUNDS):
-        p = joined(problem, first.block, pre, second.block, dec, rate / first.replicas, rate / second.replicas)
-        rate = problem.load / (latency.e2e_mean(p, problem.demand) + problem.think_s)
-    roles = tuple(dataclasses.replace(r, load=min(float(rate[0]) / r.replicas, r.sustained)) for r in c.roles)
-    return dataclasses.replace(c, roles=roles, output_tokens_per_s=float(rate[0]) * problem.demand.osl_mean)
+def turning(problem: Problem, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The same candidates, of two blocks' servers, at the rates at which their closed loops really turn."""
+    if not candidates:
+        return []
+    blocks = [r.block for r in candidates[0].roles]
+    pre, dec = (np.array([c.roles[i].row for c in candidates]) for i in range(2))
+    x, y = (np.array([float(c.roles[i].replicas) for c in candidates]) for i in range(2))
+    rate = np.array([c.roles[0].load * c.roles[0].replicas for c in candidates])
+    for start in range(0, len(rate), CELLS):
+        some = slice(start, start + CELLS)
+        for _ in range(LOOP_ROUNDS):
+            p = joined(problem, blocks[0], pre[some], blocks[1], dec[some], rate[some] / x[some], rate[some] / y[some])
+            rate[some] = problem.load / (latency.e2e_mean(p, problem.demand) + problem.think_s)
+    return [_at_rate(problem, c, r) for c, r in zip(candidates, rate.tolist(), strict=True)]
+
+
+def _at_rate(problem: Problem, c: Candidate, rate: float) -> Candidate:
+    """The candidate at so many requests/s."""
+    roles = tuple(dataclasses.replace(r, load=min(rate / r.replicas, r.sustained)) for r in c.roles)
+    return dataclasses.replace(c, roles=roles, output_tokens_per_s=rate * problem.demand.osl_mean)

@@ -224,7 +224,11 @@ def build(
     configs: list[Config] = []
     options: list[WeightOption] = []
     weight = len(chunks) * len(BATCH_LIMITS)
-    ways = [w for w in shapes(problem, engine, kind) if w.pp == 1 or not split]
+    every = shapes(problem, engine, kind)
+    ways = [w for w in every if w.pp == 1 or not split]
+    rejected["stages: a role of a split is not cut into any"] += (
+        weight * len(engine.weights) * len(engine.kv) * (len(every) - len(ways))
+    )
     for why in engine.refused.values():
         rejected[f"checkpoint: {why}"] += weight * len(engine.kv) * len(ways)
     for why in engine.refused_kv.values():

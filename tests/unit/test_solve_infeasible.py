@@ -244,6 +244,13 @@ AMPERE = "[{accelerator: a100-sxm-80gb, nodes: 2, perNode: 8, fabric: {bandwidth
 GAUDI = "[{accelerator: gaudi2, price: 1/h, nodes: 2, perNode: 8, fabric: {bandwidth: 400Gbps}}]"
 
 
+def test_a_split_of_stages_says_that_there_is_none() -> None:
+    for stated in ({}, {"pool": NO_FABRIC}):
+        with pytest.raises(InfeasibleError) as caught:
+            solve(problem(**stated, constraints="{topology: disaggregated, pp: [2]}"))
+        assert caught.value.bound == ("split" if stated else "stages"), caught.value
+
+
 @pytest.mark.parametrize(
     ("bound", "stated", "constraints"),
     [
