@@ -98,7 +98,7 @@ def test_what_does_not_draft_is_judged_as_if_nothing_could(slo: str, topology: s
 def test_a_bound_on_gaps_counts_every_gap() -> None:
     """A round may last longer than a gap may, whatever it yields."""
     question = asked(
-        slo="{itl: {p95: 9ms}}",
+        slo="{itl: {p95: 8.5ms}}",
         traffic=f"{{rate: 1/s, {LENGTHS}}}",
         constraints="{topology: aggregated, tp: [8], weights: [fp8]}",
     )

@@ -16,6 +16,7 @@ from servegen.errors import InfeasibleError
 from servegen.manifest import documents
 from servegen.plan import Plan, dumps, loads, read
 from servegen.render.bundle import launches_of, render
+from servegen.report.figures import percent
 from servegen.report.json import plan_json
 from servegen.report.text import plain, plan_blocks
 from servegen.service import size
@@ -100,7 +101,7 @@ def test_the_plan_names_each_group_and_its_share(plan: Plan) -> None:
     assert [(r["name"], r["role"]) for r in found] == [("serve-0", "serve"), ("serve-1", "serve")]
     assert [r["share"] for r in found] == pytest.approx([first.share, second.share])
     page = plain(plan_blocks(plan))
-    assert "requests" in page.splitlines()[1] and f"{first.share * 100:.1f} %" in page
+    assert "requests" in page.splitlines()[1] and percent(first.share) in page
     assert any("emptier of two replicas" in sentence for sentence in plan.why)
 
 
