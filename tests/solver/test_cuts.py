@@ -127,8 +127,8 @@ def plainly(question: Problem) -> Found | None:
     return of(question, *SMALL)
 
 
-def agree(texts: st.SearchStrategy[str], examples: int, where: Path) -> None:
-    """The search and the plain solver answer the same, and enough of the questions have an answer that is cut otherwise."""
+def agree(texts: st.SearchStrategy[str], examples: int, where: Path, share: float = 1 / 8) -> None:
+    """The search and the plain solver answer the same, and a ``share`` of the questions has an answer that is cut otherwise."""
     cut = 0
 
     @given(text=texts)
@@ -148,7 +148,7 @@ def agree(texts: st.SearchStrategy[str], examples: int, where: Path) -> None:
 
     (where / "head.json").write_text(json.dumps(HEAD))
     agreed()
-    assert cut >= examples / 8
+    assert cut >= examples * share
 
 
 @given(
@@ -213,4 +213,6 @@ def test_the_search_finds_the_optimum_over_nodes_stages_and_groups(models: Seque
 def test_the_search_finds_the_optimum_of_many_more_cuts(
     models: Sequence[str], draft: bool, topology: str, tmp_path: Path
 ) -> None:
-    agree(questions(models, draft=draft, topology=topology), 200 if models is MODELS else 50, tmp_path)
+    # A role of a split has no stages, and those of dense models no groups: what is left is TP over nodes.
+    share = 1 / 8 if topology != "disaggregated" else 1 / 100 if models is MODELS else 1 / 20
+    agree(questions(models, draft=draft, topology=topology), 200 if models is MODELS else 50, tmp_path, share)

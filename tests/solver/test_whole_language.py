@@ -112,8 +112,11 @@ def questions(
 
 
 def both(text: str) -> tuple[Any, Any]:
-    """What the search and the plain solver answer: the name, the replicas, the devices."""
-    question = problem_of(text, str(TRACES / "asked.yaml"))
+    """What the search and the plain solver answer: the name, the replicas, the devices.
+
+    Without groups of two kinds, which the plain solver does not name: test_groups.py is about those.
+    """
+    question = dataclasses.replace(problem_of(text, str(TRACES / "asked.yaml")), groups=False)
     with reduced(*SMALL):
         best = search(question).best
     plain = best_of_all(question, *SMALL) if question.topology == "auto" else of(question)
