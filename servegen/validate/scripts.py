@@ -12,6 +12,8 @@ from servegen.engines.contract import load_contract
 from servegen.engines.launch import IN_SCRIPT, Arg, Launch, Place
 from servegen.errors import Diagnostic, Where
 from servegen.plan import Plan
+from servegen.validate.serving import check_serving
+from servegen.validate.shell import check_reached
 
 #: Words that stay for the shell: the user's own arguments, and the addresses that a router's script collects.
 _OPEN_WORDS = ("$@", "${endpoints[@]}")
@@ -51,7 +53,7 @@ def check_script(path: str, text: str, launch: Launch, plan: Plan | None = None)
     """
     if launch.role is None:
         launch = sglang_router.standalone(launch)
-    found = _form(text)
+    found = [*_form(text), *check_reached(text)]
     try:
         script = parse_script(text)
     except ValueError as error:
@@ -60,7 +62,7 @@ def check_script(path: str, text: str, launch: Launch, plan: Plan | None = None)
     args = to_args(_at_some_node(script, launch)[len(launch.program) :])
     contract = load_contract(launch.contract)
     found += contract.check(args)
-    found += check_values(args, plan)
+    found += [*check_values(args, plan), *check_serving(args, launch, plan)]
     found += _world(launch, plan)
     hint = "spec.deploy.overrides.args"  # where a value comes from that the plan did not choose
     return [replace(d, where=_where(path, text, d), hint=d.hint or hint) for d in found]
@@ -128,8 +130,6 @@ def to_args(words: Sequence[str]) -> tuple[Arg, ...]:
     return tuple(Arg(g[0], tuple(g[1:])) for g in groups)
 
 
-#: Where only the pod itself could reach the server: neither a probe nor a Service does.
-_LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 #: Copies of the whole model in one SGLang server, each on ranks of its own unless only attention is copied.
 _COPIES, _SHARED = "--dp-size", ("--enable-dp-attention", "--attn-dp-size")
 
@@ -148,9 +148,6 @@ def check_values(args: Sequence[Arg], plan: Plan | None = None) -> list[Diagnost
             found.append(Diagnostic("value-range", f"{flag} {values[flag]}: it must be {rule}"))
         return value
 
-    if values.get("--host", "").lower() in _LOOPBACK:
-        message = f"--host {values['--host']}: it must be an address that others reach, such as 0.0.0.0"
-        found.append(Diagnostic("value-range", message))
     number("--base-gpu-id", lambda v: v == 0, "0: a pod's accelerators are numbered from there")
     number("--mem-fraction-static", lambda v: 0 < v < 1, "above 0 and below 1")
     for flag in ("--port", "--disaggregation-bootstrap-port", "--prometheus-port", "--service-discovery-port"):
@@ -239,6 +236,9 @@ def _against(script: Script, launch: Launch) -> list[Diagnostic]:
         if script.env.get(name) != value:
             message = f"{name} must be exported as {value!r}, it is {script.env.get(name)!r}"
             found.append(Diagnostic("script-env", message))
+    for name in sorted(script.env.keys() - launch.env.keys()):
+        message = f"{name} is exported, which the plan does not do"
+        found.append(Diagnostic("script-env", message, hint="spec.deploy.overrides.env"))
     if not script.takes_arguments:
         found.append(Diagnostic("script-form", 'the command must end with "$@", so that flags can be appended'))
     return found

@@ -187,6 +187,39 @@ GOOD = render(PLAN, SERVE)
 
 
 @pytest.mark.parametrize(
+    "before",
+    [
+        "if then", "exit 0", "if false; then", "main() {", "cat <<'X'", "  exec sleep infinity", "echo 'oops", "set +e",
+        "unset PATH",
+        "alias exec=echo",
+        "trap : EXIT", "while true; do", "(", "! true", "for x in a b; do", "return", "eval \"$X\"", "case a in",
+        "if true; then\n  exit 0\nfi", "if true; then\n  exec sleep 1\nfi", "echo a \\\n  'b",
+    ],
+)  # fmt: skip
+def test_whatever_keeps_the_command_from_being_reached_is_found(before: str) -> None:
+    broken = GOOD.replace("\nexec ", f"\n{before}\nexec ", 1)
+    assert broken != GOOD
+    assert "script-flow" in {d.code for d in check_script("launch/serve.sh", broken, SERVE, PLAN)}
+
+
+def test_nothing_comes_behind_the_command_and_nothing_more_is_exported() -> None:
+    behind = check_script("launch/serve.sh", GOOD + "echo done\n", SERVE, PLAN)
+    assert {d.code for d in behind} == {"script-flow"}
+    for more in ("CUDA_VISIBLE_DEVICES=", "PATH=/nope"):
+        found = check_script("launch/serve.sh", GOOD.replace("\nexec ", f"\nexport {more}\nexec ", 1), SERVE, PLAN)
+        assert [d.code for d in found] == ["script-env"]
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["mkdir -p /tmp/x", "source /opt/venv/bin/activate", 'if [[ -z "${X:-}" ]]; then\n  echo no >&2\n  exit 1\nfi', "# while",
+     'for d in a b; do\n  mkdir -p "${d}"\ndone', 'read -r -a some <<< "a b"', "[[ -d /x ]] || mkdir /x", "ulimit -n 65535"],
+)  # fmt: skip
+def test_a_template_may_prepare_something_first(before: str) -> None:
+    assert check_script("launch/serve.sh", GOOD.replace("\nexec ", f"\n{before}\nexec ", 1), SERVE, PLAN) == []
+
+
+@pytest.mark.parametrize(
     ("old", "new", "codes", "line"),
     [
         ("--tp-size 8", "--tp-size 4", {"script-words"}, None),
@@ -199,13 +232,13 @@ GOOD = render(PLAN, SERVE)
         (
             "--tp-size 8 \\",
             "--tp-size 8 \\ # 8",
-            {"script-continuation", "script-words", "script-form", "flag-value"},
+            {"script-continuation", "script-words", "script-form", "script-flow", "flag-value"},
             None,
         ),
         (
             "--tp-size 8 \\",
             "--tp-size 8 \\ ",
-            {"script-continuation", "script-words", "script-form", "flag-value"},
+            {"script-continuation", "script-words", "script-form", "script-flow", "flag-value"},
             None,
         ),
         ("export SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION=0", "", {"script-env"}, None),
