@@ -14,6 +14,7 @@ from servegen.plan import Plan
 from servegen.validate.access import check_access
 from servegen.validate.containers import check_containers
 from servegen.validate.groups import check_groups
+from servegen.validate.kustomize import check_keys
 from servegen.validate.manifests import check_kustomization, check_objects
 from servegen.validate.network import check_network
 from servegen.validate.objects import FOLDER, KUSTOMIZATION, PATCHES, Manifest, Scene
@@ -22,11 +23,13 @@ from servegen.validate.pods import check_pods
 from servegen.validate.references import check_references
 from servegen.validate.scaling import check_scaling
 from servegen.validate.scripts import check_script
+from servegen.validate.unions import check_rules
 from servegen.validate.volumes import check_volumes
 
 CHECKS: tuple[Callable[[Scene], None], ...] = (
     check_objects,
     check_kustomization,
+    check_keys,
     check_pods,
     check_groups,
     check_containers,
@@ -36,6 +39,7 @@ CHECKS: tuple[Callable[[Scene], None], ...] = (
     check_network,
     check_access,
     check_scaling,
+    check_rules,
 )
 
 

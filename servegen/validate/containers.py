@@ -146,8 +146,6 @@ def _check_ports(scene: Scene, m: Manifest, path: str, container: Any) -> None:
         if len([h for h in _HANDLERS if h in body]) != 1:
             scene.add("probe", m, f"{path}.{probe}", f"one of {', '.join(_HANDLERS)} is needed", "constraints.engines")
             continue
-        if probe != "readinessProbe" and body.get("successThreshold", 1) != 1:
-            scene.add("probe", m, f"{path}.{probe}.successThreshold", "must be 1", "constraints.engines")
         port = dig(body, "httpGet.port") or dig(body, "tcpSocket.port")
         if ("httpGet" in body or "tcpSocket" in body) and not (is_port(port) or port in names):
             scene.add("port", m, f"{path}.{probe}", f"{port!r} is no port of the container", "deploy.overrides.args")

@@ -38,7 +38,7 @@ def check_objects(scene: Scene) -> None:
         _check_version(scene, m, target)
         for path, problem in problems(m.body, m.kind, target or NEWEST):
             if path not in ("apiVersion", "kind"):  # judged above
-                scene.add("schema", m, path, problem, _governing(path, problem))
+                scene.add("schema", m, path, problem, governing(path, problem))
         _check_name(scene, m)
         _check_labels(scene, m)
         key = (m.kind, m.namespace, m.name)
@@ -59,7 +59,8 @@ _GOVERNING = (
 )  # fmt: skip
 
 
-def _governing(path: str, problem: str) -> str:
+def governing(path: str, problem: str) -> str:
+    """The spec key that governs a field of which nothing but its path is known."""
     if "the target is" in problem:
         return "deploy.kubernetesVersion"
     return next((key for part, key in _GOVERNING if part in path), "deploy.overrides.patches")

@@ -23,27 +23,50 @@ _NOTATION = re.compile(r"([^<>]+)(?:>1\.(\d+))?(?:<1\.(\d+))?")
 _INT32 = 2**31
 #: Words that the server's validation allows and its schema does not list (k8s.io/api, types.go of each group).
 _WORDS: Mapping[tuple[str, str], str] = {
+    ("AppArmorProfile", "type"): "RuntimeDefault Localhost Unconfined",
     ("Container", "imagePullPolicy"): "Always IfNotPresent Never",
+    ("Container", "restartPolicy"): "Always OnFailure Never",
     ("Container", "terminationMessagePolicy"): "File FallbackToLogsOnError",
     ("ContainerPort", "protocol"): "TCP UDP SCTP",
+    ("ContainerResizePolicy", "restartPolicy"): "NotRequired RestartContainer",
     ("DeploymentStrategy", "type"): "RollingUpdate Recreate",
     ("EmptyDirVolumeSource", "medium"): "Memory HugePages",
+    ("HPAScalingPolicy", "type"): "Pods Percent",
+    ("HPAScalingRules", "selectPolicy"): "Max Min Disabled",
     ("HTTPGetAction", "scheme"): "HTTP HTTPS",
+    ("ImageVolumeSource", "pullPolicy"): "Always IfNotPresent Never",
     ("LabelSelectorRequirement", "operator"): "In NotIn Exists DoesNotExist",
+    ("MetricSpec", "type"): "Resource ContainerResource Pods Object External",
     ("MetricTarget", "type"): "Utilization Value AverageValue",
     ("NetworkPolicyPort", "protocol"): "TCP UDP SCTP",
     ("NetworkPolicySpec", "policyTypes"): "Ingress Egress",
     ("NodeSelectorRequirement", "operator"): "In NotIn Exists DoesNotExist Gt Lt",
     ("PersistentVolumeClaimSpec", "accessModes"): "ReadWriteOnce ReadOnlyMany ReadWriteMany ReadWriteOncePod",
+    ("PersistentVolumeClaimSpec", "volumeMode"): "Filesystem Block",
     ("PodDisruptionBudgetSpec", "unhealthyPodEvictionPolicy"): "IfHealthyBudget AlwaysAllow",
+    ("PodOS", "name"): "linux windows",
+    ("PodSecurityContext", "fsGroupChangePolicy"): "OnRootMismatch Always",
+    ("PodSecurityContext", "seLinuxChangePolicy"): "MountOption Recursive",
+    ("PodSecurityContext", "supplementalGroupsPolicy"): "Merge Strict",
     ("PodSpec", "dnsPolicy"): "ClusterFirst ClusterFirstWithHostNet Default None",
+    ("PodSpec", "preemptionPolicy"): "PreemptLowerPriority Never",
     ("PodSpec", "restartPolicy"): "Always",  # the only one that a Deployment may have
     ("SeccompProfile", "type"): "RuntimeDefault Localhost Unconfined",
+    ("SecurityContext", "procMount"): "Default Unmasked",
     ("ServicePort", "protocol"): "TCP UDP SCTP",
+    ("ServiceSpec", "externalTrafficPolicy"): "Cluster Local",
+    ("ServiceSpec", "internalTrafficPolicy"): "Cluster Local",
+    ("ServiceSpec", "ipFamilies"): "IPv4 IPv6",
+    ("ServiceSpec", "ipFamilyPolicy"): "SingleStack PreferDualStack RequireDualStack",
+    ("ServiceSpec", "sessionAffinity"): "ClientIP None",
     ("ServiceSpec", "type"): "ClusterIP NodePort LoadBalancer ExternalName",
     ("Toleration", "effect"): "NoSchedule PreferNoSchedule NoExecute",
     ("Toleration", "operator"): "Exists Equal",
+    ("TopologySpreadConstraint", "nodeAffinityPolicy"): "Honor Ignore",
+    ("TopologySpreadConstraint", "nodeTaintsPolicy"): "Honor Ignore",
     ("TopologySpreadConstraint", "whenUnsatisfiable"): "DoNotSchedule ScheduleAnyway",
+    ("VolumeMount", "mountPropagation"): "None HostToContainer Bidirectional",
+    ("VolumeMount", "recursiveReadOnly"): "Disabled IfPossible Enabled",
 }
 
 
@@ -68,6 +91,25 @@ def problems(body: Mapping[str, Any], kind: str, release: Release, *, partial: b
     """
     if kind in _types():
         yield from _object(body, kind, "", min(max(release, OLDEST), NEWEST), partial)
+
+
+def typed(node: Mapping[str, Any], owner: str, path: str = "") -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """(path, type, object) of every object in ``node`` whose type is known, itself first."""
+    fields = _types().get(owner)
+    if fields is None:
+        return
+    yield path, owner, node
+    for name, value in node.items():
+        if isinstance(value, (Mapping, list)) and name in fields:
+            yield from _typed_in(value, fields[name][-1].type, f"{path}.{name}" if path else name)
+
+
+def _typed_in(value: Any, notation: str, path: str) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    if notation[0] == "[" and isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _typed_in(item, notation[1:-1], f"{path}[{index}]")
+    elif isinstance(value, Mapping):
+        yield from typed(value, notation, path)
 
 
 @cache

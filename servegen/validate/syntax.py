@@ -38,6 +38,11 @@ def is_name(text: str) -> bool:
     return _LABEL.fullmatch(text) is not None
 
 
+def is_subdomain(text: str) -> bool:
+    """RFC 1123 subdomain of at most 253 characters: labels with dots between them."""
+    return len(text) <= 253 and _SUBDOMAIN.fullmatch(text) is not None
+
+
 def is_service_name(text: str) -> bool:
     """RFC 1035 label, which starts with a letter: what a Service needs wherever KEP-5311 is not enabled."""
     return _SERVICE.fullmatch(text) is not None
@@ -56,7 +61,7 @@ def is_port(value: object) -> bool:
 def is_label_key(text: str) -> bool:
     """``[prefix/]name``: a DNS subdomain of at most 253 characters, a name of at most 63."""
     prefix, slash, name = text.rpartition("/")
-    if slash and (len(prefix) > 253 or _SUBDOMAIN.fullmatch(prefix) is None):
+    if slash and not is_subdomain(prefix):
         return False
     return _LABEL_PART.fullmatch(name) is not None
 

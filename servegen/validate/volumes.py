@@ -61,9 +61,6 @@ def _check_sources(scene: Scene, m: Manifest) -> None:
         name = str(volume.get("name"))
         if not is_name(name):
             scene.add("name", m, f"{m.pod_path}.volumes", f"{name!r} is no RFC 1123 label", _KEY)
-        sources = sorted(set(volume) - {"name"})
-        if len(sources) > 1:
-            scene.add("volume", m, f"{m.pod_path}.volumes", f"{name!r} is {' and '.join(sources)} at once", _KEY)
         host = dig(volume, "hostPath.path")
         if host is not None and host != scene.plan.deploy.cache.host_path:
             problem = f"{name!r} opens {host} of the node to the pod"

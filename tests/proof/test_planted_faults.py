@@ -28,6 +28,7 @@ from tests.proof.faults import FAULTS, SPECS, Fault
 from tests.proof.further_faults import FURTHER
 from tests.proof.group_faults import GROUP_FAULTS
 from tests.proof.harness import ROOT, command, spec, tree, write_spec
+from tests.proof.rule_faults import RULE_FAULTS
 
 KINDS = {
     "deployment": "Deployment",
@@ -42,7 +43,7 @@ KINDS = {
     "role": "Role",
     "rolebinding": "RoleBinding",
 }
-ALL = (*FAULTS, *FURTHER, *GROUP_FAULTS)
+ALL = (*FAULTS, *FURTHER, *GROUP_FAULTS, *RULE_FAULTS)
 
 
 @cache
@@ -98,6 +99,8 @@ def test_there_are_enough_kinds(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 TEMPLATES = (
+    ("kustomization.yaml.j2", "resources:", "resourcs: []\nresources:", "did you mean resources?"),
+    ("kustomization.yaml.j2", "resources:", "crds: [x.yaml]\nresources:", "crds names 'x.yaml', which is not there"),
     ("deployment.yaml.j2", "  revisionHistoryLimit: 5", "  revisionHistoryLimt: 5", "revisionHistoryLimt"),
     ("_pod.j2", "failureThreshold: {{ probe.failures }}", "failureThreshold: 1", "render-differs"),
     ("_pod.j2", "enableServiceLinks: false", "hostNetwork: true", "opens the node to the pod"),
