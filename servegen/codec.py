@@ -6,12 +6,16 @@ import dataclasses
 import json
 import math
 import numbers
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+#: Of a whole number, its sign included: counts, bytes and tokens have fewer, and what has more may be no float.
+_MOST_DIGITS = 19
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def to_jsonable(value: Any) -> Any:
@@ -47,9 +51,11 @@ def dumps(plan: Any, indent: int | None = 2) -> str:
 def parsed(kind: type[T], text: str) -> T:
     """The inverse of :func:`dumps` for any frozen dataclass of plain fields. Raises as :func:`loads`."""
     try:
-        value = json.loads(text, parse_constant=_no_number)
+        value = json.loads(text, parse_constant=_no_number, parse_int=_whole)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    if _SURROGATE.search(text):
+        json.dumps(value, ensure_ascii=False).encode()  # half a pair is a UnicodeEncodeError, which is a ValueError
     if not isinstance(value, dict):
         raise ValueError("it holds no object")
     return _build(kind, value)
@@ -59,12 +65,18 @@ def read_as(reader: Callable[[str], T], text: str) -> T:
     """What ``reader`` makes of a file that anybody may have edited. ValueError for all that it may raise."""
     try:
         return reader(text)
-    except (KeyError, TypeError, AttributeError, StopIteration) as error:
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, StopIteration, TypeError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 def _no_number(text: str) -> float:
     raise ValueError(f"{text} is no number")
+
+
+def _whole(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(f"{text[:_MOST_DIGITS]}... is too large a number")
+    return int(text)
 
 
 def _build(kind: type[T], value: Any) -> T:

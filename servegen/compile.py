@@ -89,7 +89,7 @@ def plan(result: Result) -> Result:
     if result.locked is not None:
         engines = result.loaded.spec.spec.constraints.engines
         other = result.locked.choice.engine not in engines or result.locked.name != result.loaded.name
-        refuse_stale(result.loaded.file, result.locked, problem.inputs, other)
+        refuse_stale(result.loaded.file, result.locked, problem.inputs, "name or engine" if other else "")
         return replace(result, plan=result.locked)
     from servegen.solve.search import solve
 
@@ -236,11 +236,11 @@ def was_verified(out: Path, name: str) -> bool:
         return False
 
 
-def refuse_stale(file: str, locked: Locked, inputs: Mapping[str, str], other: bool = False) -> None:
-    """Raise StaleError unless the lock was made from these very inputs; ``other`` where it names what the spec does not."""
+def refuse_stale(file: str, locked: Locked, inputs: Mapping[str, str], other: str = "") -> None:
+    """Raise StaleError unless the lock was made from these very inputs; ``other`` is what else it names than the spec does."""
     differing = sorted(name for name in {*locked.inputs, *inputs} if locked.inputs.get(name) != inputs.get(name))
     if other:
-        differing.append("the spec (another name or engine)")
+        differing.append(f"the spec (another {other})")
     if differing:
         message = f"{locked.name}: the locked plan was made from other inputs: {', '.join(differing)}"
         hint = "build without --locked to solve again"

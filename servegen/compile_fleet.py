@@ -79,7 +79,9 @@ def plan(result: FleetResult) -> FleetResult:
     """One solution for all members, or the locked one if its inputs are the present ones; see :func:`servegen.compile.plan`."""
     problem = single.made(result.problem, "resolve")
     if result.locked is not None:
-        single.refuse_stale(result.loaded.file, result.locked.plan, problem.inputs)
+        # Members are matched by place; a lock that somebody edited may have others than its inputs say.
+        others = [m.name for m in result.locked.plan.members] != [m.name for m in result.loaded.members]
+        single.refuse_stale(result.loaded.file, result.locked.plan, problem.inputs, "members" if others else "")
         return replace(result, plan=result.locked)
     from servegen.solve.fleet import solve_fleet
 

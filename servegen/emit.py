@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from servegen import inputs
 from servegen.bundle import Bundle
 from servegen.errors import Diagnostic, EmitError, Where
 
@@ -104,11 +105,13 @@ def diff(root: Path, bundle: Bundle) -> str:
 def read_plan_lock(root: Path, name: str, file: str = PLAN_LOCK) -> str:
     """The text of ``root/<name>/plan.lock.json``. Raises EmitError if it is not there or cannot be read."""
     path = root / name / file
-    if not path.is_file():
+    with _told(path):
+        present = path.is_file()
+    if not present:
         message = "there is no locked plan to render"
         raise EmitError(Diagnostic("no-lock", message, Where(str(path)), "build once without --locked"))
     with _told(path):
-        return _text(path)
+        return inputs.read(path).decode("utf-8", "backslashreplace")
 
 
 def manifest(files: Mapping[str, str]) -> str:

@@ -20,6 +20,8 @@ def documents(text: str) -> tuple[Any, ...]:
 
     try:
         return tuple(YAML(typ="safe", pure=True).load_all(text))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
     except (YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}: " if mark is not None else ""

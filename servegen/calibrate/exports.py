@@ -55,6 +55,8 @@ def _lengths(d: Mapping[str, Any], completed: int) -> tuple[float, float, float]
 def _bench_serving(d: Mapping[str, Any], id: str, source: str) -> list[Row]:
     """A line of SGLang's bench_serving or a file of vllm bench serve: the latter grew out of the former."""
     completed = _count(d["completed"])
+    if completed < 0:
+        raise ValueError(f"completed = {completed}")
     if not completed:
         return [_skipped(id, source, "no request was answered")]
     server = _mapping(d.get("server_info"))
@@ -231,7 +233,7 @@ def metric_table(text: str, id: str, source: str) -> list[Row]:
     return [
         Row(
             id=id, source=source, engine="", model="", accelerator="", isl=found.get("isl", 0.0), osl=found.get("osl", 0.0),
-            concurrency=0, requests=int(found.get("requests", 0)), measured=_seconds(measured),
+            concurrency=0, requests=_count(found.get("requests", 0)), measured=_seconds(measured),
         )
     ]  # fmt: skip
 

@@ -195,8 +195,18 @@ def _metric(line: Line) -> tuple[Kind | None, Metric | None, float]:
     return found.get((phase, name), (None, None, value))
 
 
-#: In order: the columns that tell a table, and its reader.
-SCHEMAS: tuple[tuple[frozenset[str], Callable[[Sequence[Line]], list[Row]]], ...] = (
-    (frozenset({"silicon_ttft_ms", "silicon_tpot_ms", "model_path", "system", "backend"}), _serving),
-    (frozenset({"metric", "value", "unit", "engine", "accelerator", "weights_dtype", "notes"}), _tables),
+#: In order: the columns that tell a table, those that it must have, and its reader.
+SCHEMAS: tuple[tuple[frozenset[str], frozenset[str], Callable[[Sequence[Line]], list[Row]]], ...] = (
+    (
+        frozenset({"silicon_ttft_ms", "silicon_tpot_ms", "model_path", "system", "backend"}),
+        frozenset({"id", "mode", "isl", "osl", "precision", "backend_version", "tp_size", "pp_size", "batch_size"}),
+        _serving,
+    ),
+    (
+        frozenset({"metric", "value", "unit", "engine", "accelerator", "weights_dtype", "notes"}),
+        frozenset(
+            {"id", "source", "engine_version", "model", "num_devices", "tp", "kv_dtype", "isl", "osl", "concurrency", "date"}
+        ),
+        _tables,
+    ),
 )

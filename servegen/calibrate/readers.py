@@ -8,14 +8,19 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from servegen import inputs
 from servegen.calibrate import exports, published
 from servegen.calibrate.rows import Row
 from servegen.errors import Diagnostic, SpecError, Where
+
+
+#: Of a prompt or an answer; of the users, or of all requests, of one benchmark; of one server.
+MOST_TOKENS, MOST_REQUESTS, MOST_DEVICES = 10**9, 10**7, 10**5
 
 
 def read(path: Path, given: Mapping[str, Any] | None = None) -> list[Row]:
@@ -24,7 +29,7 @@ def read(path: Path, given: Mapping[str, Any] | None = None) -> list[Row]:
     SpecError where the file cannot be read, is none of the known formats, or leaves a field open that is not given.
     """
     try:
-        text = path.read_text("utf-8-sig")
+        text = inputs.read(path).decode("utf-8-sig")
     except OSError as error:
         raise SpecError(Diagnostic("io", f"cannot read: {error.strerror or error}", Where(str(path)))) from error
     except UnicodeDecodeError as error:
@@ -39,8 +44,21 @@ def parse(text: str, file: str, given: Mapping[str, Any] | None = None) -> list[
     rows = []
     for row in found:
         fill = {k: v for k, v in known.items() if getattr(row, k) in ("", 0, 0.0) or (k == "tp" and row.tp == 1)}
-        rows.append(_complete(replace(row, **fill), file).with_throughput())
+        rows.append(_sane(_complete(replace(row, **fill), file), file).with_throughput())
     return rows
+
+
+def _sane(row: Row, file: str) -> Row:
+    """The row, if a replay of it ends: no count below zero, none beyond what any benchmark has."""
+    limits = {"isl": MOST_TOKENS, "osl": MOST_TOKENS, "concurrency": MOST_REQUESTS, "requests": MOST_REQUESTS}
+    limits |= {"tp": MOST_DEVICES, "pp": MOST_DEVICES, "shortest": 1}
+    for name, most in limits.items():
+        value = getattr(row, name)
+        if not 0 <= value <= most:  # false of nan, too
+            raise _fail(file, f"{row.id or 'a result'}: {name} = {value:g} is not between 0 and {most:,}", "correct the figure")
+    if row.tp < 1 or row.pp < 1:
+        raise _fail(file, f"{row.id or 'a result'}: tp = {row.tp} and pp = {row.pp} are not at least 1 each", "correct the figure")
+    return row
 
 
 def _complete(row: Row, file: str) -> Row:
@@ -69,7 +87,7 @@ def _json(text: str, file: str) -> list[Row]:
             if matches(document):
                 try:
                     rows += convert(document, f"{Path(file).name}#{number}", Path(file).name)
-                except (KeyError, TypeError, ValueError, AttributeError) as error:
+                except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
                     raise _fail(place, f"a figure is missing or has another type here: {error}") from error
                 break
         else:
@@ -82,32 +100,55 @@ def _documents(text: str, file: str) -> Sequence[tuple[int, dict[str, Any]]]:
     try:
         value = json.loads(text)
         values = [(1, v) for v in (value if isinstance(value, list) else [value])]
-    except json.JSONDecodeError:
+    except RecursionError as error:
+        raise _fail(file, "this JSON is nested too deeply") from error
+    except ValueError:  # also what a number of thousands of digits raises
         values = []
         for number, line in enumerate(text.splitlines(), 1):
             if line.strip():
                 try:
                     values.append((number, json.loads(line)))
-                except json.JSONDecodeError as error:
-                    raise _fail(f"{file}:{number}", f"this is no JSON: {error.msg}") from error
+                except RecursionError as error:
+                    raise _fail(f"{file}:{number}", "this JSON is nested too deeply") from error
+                except ValueError as error:
+                    reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+                    raise _fail(f"{file}:{number}", f"this is no JSON: {reason}") from error
     if not all(isinstance(v, dict) for _, v in values):
         raise _fail(file, "this JSON holds no results")
     return values
 
 
-def _csv(text: str, file: str) -> list[Row]:
-    if exports.is_metric_table(text):
-        return exports.metric_table(text, f"{Path(file).name}#1", Path(file).name)
+def _converted(
+    lines: Sequence[published.Line], places: Sequence[int], convert: Callable[[Sequence[published.Line]], list[Row]], file: str
+) -> list[Row]:
+    """The rows of a table; an error names the first line that none can be made of."""
     try:
+        return convert(lines)
+    except (ArithmeticError, LookupError, ValueError) as whole:
+        for place, line in zip(places, lines, strict=True):
+            try:
+                convert([line])
+            except (ArithmeticError, LookupError, ValueError) as error:
+                raise _fail(f"{file}:{place}", f"a figure is missing or cannot be: {error}") from error
+        raise _fail(file, str(whole)) from whole
+
+
+def _csv(text: str, file: str) -> list[Row]:
+    try:
+        if exports.is_metric_table(text):
+            return exports.metric_table(text, f"{Path(file).name}#1", Path(file).name)
         reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, restval="")
         columns = set(reader.fieldnames or ())
-        lines = [{k: (v or "").strip() for k, v in line.items() if k} for line in reader]
-    except csv.Error as error:
+        lines, places = [], []
+        for line in reader:
+            lines.append({k: (v or "").strip() for k, v in line.items() if k})
+            places.append(reader.line_num)
+    except (csv.Error, ArithmeticError, ValueError) as error:
         raise _fail(file, f"this is neither JSON nor CSV: {error}") from error
-    for needed, convert in published.SCHEMAS:
-        if needed <= columns:
-            try:
-                return convert(lines)
-            except ValueError as error:
-                raise _fail(file, str(error)) from error
+    for telling, needed, convert in published.SCHEMAS:
+        if telling <= columns:
+            if not needed <= columns:
+                missing = ", ".join(sorted(needed - columns))
+                raise _fail(f"{file}:1", f"columns are missing: {missing}", f"it needs {', '.join(sorted(needed))}")
+            return _converted(lines, places, convert, file)
     raise _fail(file, f"no table that servegen knows has these columns: {', '.join(sorted(columns))[:200]}")

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from servegen import inputs
 from servegen.catalog.accelerators import facts_of, list_accelerators, resolve_accelerator
 from servegen.catalog.facts import AcceleratorFacts, Constant, EngineFacts, GemmEfficiency
-from servegen.catalog.loader import Sheet, normal, parse
+from servegen.catalog.loader import LARGEST, Sheet, normal, parse
 from servegen.errors import CatalogError, Diagnostic, Where
 
 API_VERSION = "servegen/v1alpha1"
@@ -133,7 +134,7 @@ def physical_range(name: str) -> tuple[float, float] | None:
 def load_calibration(path: Path) -> Calibration:
     """The calibration of a file. CatalogError where it is none, or holds a constant that does not exist or cannot be."""
     try:
-        data = path.read_bytes()
+        data = inputs.read(path)
     except OSError as error:
         raise CatalogError(Diagnostic("io", f"cannot read: {error.strerror or error}", Where(str(path)))) from error
     try:
@@ -210,9 +211,10 @@ def _mapping(node: object, name: str, where: Where) -> dict[str, Any]:
 def _constant(name: str, node: object, where: Where) -> Constant:
     found = _mapping(node, name, where)
     value, error, rows = found.get("value"), found.get("fit_error"), found.get("rows", 0)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    # By size, not by isfinite, which overflows for a whole number that no float can hold.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
         raise CatalogError(Diagnostic("calibration-file", f"{name} has no value", where))
-    if not isinstance(rows, int) or not isinstance(error, int | float | None):
+    if not isinstance(rows, int) or not isinstance(error, int | float | None) or (error and not abs(error) < LARGEST):
         raise CatalogError(
             Diagnostic("calibration-file", f"{name} has no whole number of rows, or no number as its error", where)
         )

@@ -89,7 +89,7 @@ def parse(text: str, file: Path) -> dict[object, object]:
     """The mapping that a catalogue file holds. CatalogError when it is no YAML mapping."""
     try:
         data = YAML(typ="safe", pure=True).load(text)
-    except YAMLError as error:
+    except (YAMLError, ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of brackets
         message = f"{file.name} does not parse: {error}"
         raise CatalogError(Diagnostic("catalog-file", message, Where(str(file)))) from error
     if not isinstance(data, dict):

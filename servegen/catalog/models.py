@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from servegen import inputs
 from servegen.catalog.facts import LayerGroup, ModelFacts
 from servegen.catalog.hf import model_from_config
 from servegen.errors import CatalogError, Diagnostic
@@ -129,9 +130,7 @@ def model_from_file(path: str | Path) -> ModelFacts:
 def read_config(path: Path) -> dict[str, object]:
     """The JSON object that a file holds."""
     try:
-        if path.stat().st_size > LARGEST_FILE_BYTES:
-            raise CatalogError(Diagnostic("model-file", f"{path} is too large for a config.json"))
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(inputs.read(path, LARGEST_FILE_BYTES).decode("utf-8"))
     except OSError as error:
         raise CatalogError(Diagnostic("model-file", f"cannot read {path}: {error.strerror or error}")) from error
     except (ValueError, RecursionError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -61,6 +62,9 @@ def build(
     if verify and locked:
         raise typer.BadParameter("a locked plan is rendered as it is; servegen simulate replays it", param_hint="'--verify'")
     until = "validate" if check or diff else stop_after
+
+    if templates is not None and not os.path.isdir(templates):
+        raise typer.BadParameter(f"there is no folder {str(templates)!r}", param_hint="'--templates'")
 
     def one(source: Source) -> None:
         """Take one spec as far as was asked. Raises ServegenError."""

@@ -138,10 +138,11 @@ def lock_of(path: str, name: str) -> str:
 
 def read_lock(path: str) -> Plan:
     """The plan of a ``plan.lock.json``. Raises SpecError where it cannot be read, UserError where it is none."""
+    from servegen.inputs import read as read_bytes
     from servegen.plan import read
 
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_bytes(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise SpecError(Diagnostic("unreadable", f"cannot read it: {reason}", Where(path))) from error

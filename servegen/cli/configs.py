@@ -7,9 +7,9 @@ import io
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from servegen import inputs
 from servegen.errors import Diagnostic, InfeasibleError, ServegenError, SpecError, UserError, Where
 
 if TYPE_CHECKING:
@@ -26,13 +26,15 @@ COUNTS = (
 )  # fmt: skip
 #: Where a column is not called as the field that it fills.
 FIELDS = {"concurrency": "batch"}
+#: Of any of the counts: more tokens, requests or devices than anything has, and small enough for every product of them.
+LARGEST = 10**9
 OUTPUT = ("id", "ttft_ms", "tpot_ms", "output_tokens_per_s", "fits", "error")
 
 
 def read(file: str) -> list[dict[str, str]]:
     """The rows of a CSV file (``-``: stdin). Raises SpecError if it is none, or lacks a column that every row needs."""
     try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        data = inputs.bounded(sys.stdin.buffer, "<stdin>") if file == "-" else inputs.read(file)
         reader = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True, restval="")
         rows = [{(k or "").strip(): _cell(v) for k, v in row.items()} for row in reader]
         columns = [c.strip() for c in reader.fieldnames or ()]
@@ -107,6 +109,8 @@ def _count(column: str, text: str) -> int:
         raise ValueError(f"{column}: {text!r} is no number") from None
     if not value.is_integer() or value < 0:
         raise ValueError(f"{column}: {text!r} is no whole number")
+    if value > LARGEST:
+        raise ValueError(f"{column}: {text!r} is more than {LARGEST:,}")
     return int(value)
 
 

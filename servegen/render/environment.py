@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shlex
 from collections.abc import Mapping
 from functools import lru_cache
@@ -94,12 +95,18 @@ def templates_root() -> Path:
     )
 
 
+#: What a template raises that asks for what is not there, or for more than there is.
+_FAULTS = (
+    TemplateError, ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError,
+)  # fmt: skip
+
+
 class Environment:
     """Renders templates by name; a user's folder is searched before the shipped one."""
 
     def __init__(self, user: Path | None = None) -> None:
         root = templates_root()
-        if user is not None and not user.is_dir():
+        if user is not None and not os.path.isdir(user):  # unlike Path.is_dir no error for a name that is too long
             raise RenderError(
                 Diagnostic(
                     "render-templates", f"no folder {str(user)!r}", hint="--templates takes a folder of Jinja templates"
@@ -145,7 +152,7 @@ class Environment:
             missing = error.name or name
             raise _failure(name, self._line(name, error), f"there is no template {missing!r}") from error
         # A template is foreign code too: whatever goes wrong in it is the template's fault, not a bug of ours.
-        except (TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        except _FAULTS as error:
             raise _failure(name, self._line(name, error), str(error) or type(error).__name__) from error
 
     def _line(self, name: str, error: BaseException) -> int:

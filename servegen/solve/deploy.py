@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from servegen import inputs
 from servegen.catalog.facts import EngineFacts
 from servegen.errors import Diagnostic, SpecError
 from servegen.plan import CachePlan, DeployPlan, Role
@@ -18,6 +19,8 @@ from servegen.spec.load import LoadedSpec
 
 #: Room in a created cache beyond the checkpoint's files: tokenizer, index, a partial download that is resumed.
 CACHE_SLACK = 1.25
+#: A patch is a few lines of YAML, and stands in the plan.
+MOST_PATCH_BYTES = 2**20
 GIB = 2.0**30
 
 
@@ -43,7 +46,7 @@ def base_deploy(loaded: LoadedSpec) -> DeployPlan:
         key = f"spec.deploy.overrides.patches.{i}"
         path = loaded.path(relative, key)
         try:
-            patches.append((path.name, path.read_text(encoding="utf-8")))
+            patches.append((path.name, inputs.read(path, MOST_PATCH_BYTES).decode("utf-8")))
         except (OSError, UnicodeDecodeError) as error:
             raise SpecError(Diagnostic("unreadable", f"cannot read {relative} as UTF-8 text", loaded.where.at(key))) from error
     if len({name for name, _ in patches}) < len(patches):

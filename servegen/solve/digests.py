@@ -6,6 +6,7 @@ import hashlib
 import json
 from typing import Any
 
+from servegen import inputs
 from servegen.codec import dumps
 from servegen.errors import Diagnostic, SpecError, Where
 from servegen.spec.load import LoadedSpec
@@ -39,7 +40,7 @@ def digests(loaded: LoadedSpec, facts: dict[str, Any]) -> dict[str, str]:
 
 def _read(path: Any, where: Where) -> bytes:
     try:
-        return bytes(path.read_bytes())
+        return inputs.read(path, inputs.MOST_TRACE_BYTES)
     except OSError as error:
         raise SpecError(
             Diagnostic("unreadable", f"cannot read {path}: {error.strerror}", where, "check its permissions")

@@ -59,8 +59,16 @@ class _Image(Text):
 Image = Annotated[
     str, _Image("image", _IMAGE, "registry/name:tag or registry/name@sha256:<64 hex digits>", 512, "bad-image")
 ]
+#: Launch scripts export the variables, and bash ends at an assignment to one that it keeps read-only.
+_READ_ONLY = "UID|EUID|PPID|SHELLOPTS|BASHOPTS|BASH_VERSINFO"
 EnvName = Annotated[
-    str, Text("environment variable", "[A-Za-z_][A-Za-z0-9_]*", "letters, digits and _, no digit first", 256)
+    str,
+    Text(
+        "environment variable",
+        rf"(?!(?:{_READ_ONLY})$)[A-Za-z_][A-Za-z0-9_]*",
+        f"letters, digits and _, no digit first; bash lets nobody set {_READ_ONLY.replace('|', ', ')}",
+        256,
+    ),
 ]
 FlagName = Annotated[str, Text("flag", "[A-Za-z0-9][A-Za-z0-9_.-]*", "the flag's name without its leading dashes", 128)]
 

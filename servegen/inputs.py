@@ -1,0 +1,50 @@
+"""Files of the user, read within bounds: regular files only, and never more of one than a stated size.
+
+What is refused is an OSError whose ``strerror`` says why, so that whoever reads a file tells it as any other file that cannot
+be read. A pipe would block for ever where nobody writes, and a device has no end.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import BinaryIO
+
+#: Of a file that is read whole.
+MOST_BYTES = 2**28
+#: Of a trace, which is read line by line; also what a compressed one may hold.
+MOST_TRACE_BYTES = 2**31
+
+
+def opened(path: str | os.PathLike[str]) -> BinaryIO:
+    """The regular file, open for reading."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a pipe must not wait for a writer
+    except ValueError as error:  # a NUL in the path
+        raise OSError(errno.EINVAL, str(error), os.fspath(path)) from error
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    why = os.strerror(errno.EISDIR) if stat.S_ISDIR(mode) else "it is no regular file"
+    raise OSError(errno.EINVAL, why, os.fspath(path))
+
+
+def read(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes:
+    """All of a file that holds at most ``most`` bytes."""
+    with opened(path) as stream:
+        return bounded(stream, os.fspath(path), most)
+
+
+def bounded(stream: BinaryIO, name: str, most: int = MOST_BYTES) -> bytes:
+    """All of a stream that holds at most ``most`` bytes and is called ``name``."""
+    data = stream.read(most + 1)
+    if len(data) > most:
+        raise too_large(name, most)
+    return data
+
+
+def too_large(name: str, most: int) -> OSError:
+    """The error that ``name`` holds more than ``most`` bytes."""
+    return OSError(errno.EFBIG, f"it is larger than {most // 2**20} MiB", name)
