@@ -16,7 +16,7 @@ _KNOWN = frozenset(
      "labels", "commonLabels", "commonAnnotations", "images", "replicas", "patches", "patchesStrategicMerge",
      "patchesJson6902", "replacements", "vars", "configMapGenerator", "secretGenerator", "generatorOptions",
      "generators", "transformers", "validators", "configurations", "crds", "openapi", "buildMetadata", "sortOptions",
-     "helmCharts", "helmGlobals", "helmChartInflationGenerator", "imageTags",)
+     "helmCharts", "helmGlobals", "helmChartInflationGenerator", "imageTags")
 )  # fmt: skip
 _NEEDS_HELM = ("helmCharts", "helmChartInflationGenerator")
 #: Lists whose items are files, or hold one inline: a text of more than one line.
