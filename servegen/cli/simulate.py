@@ -27,7 +27,7 @@ def simulate(
     path: Annotated[str, typer.Argument(metavar="SPEC|LOCK", help="A spec, which is solved first, or a plan.lock.json.")],
     trace: Annotated[str, typer.Option(help="Replay this recorded trace (Azure, Mooncake or plain; CSV or JSON lines).")] = "",
     arrivals: Annotated[str, typer.Option(help="poisson, gamma or closed-loop; default: the spec's traffic.")] = "",
-    requests: Annotated[int, typer.Option(min=0, max=MOST_REQUESTS, help="Requests; 0: 10,000 or more, or all of the trace.")] = 0,
+    requests: Annotated[int, typer.Option(min=0, max=MOST_REQUESTS, help="Requests; 0: 10,000 or more, or a whole trace.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
     speedup: Annotated[float, typer.Option(help="Replay the trace so many times as fast.")] = 1.0,
     window: Annotated[str, typer.Option(help="Replay only A:B of the trace, in seconds or as 10min:20min.")] = "",
