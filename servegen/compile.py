@@ -89,7 +89,7 @@ def plan(result: Result) -> Result:
     if result.locked is not None:
         engines = result.loaded.spec.spec.constraints.engines
         other = result.locked.choice.engine not in engines or result.locked.name != result.loaded.name
-        refuse_stale(result.loaded.file, result.locked, problem.inputs, "name or engine" if other else "")
+        refuse_stale(result.loaded.file, result.locked, problem.inputs, "another name or engine" if other else "")
         return replace(result, plan=result.locked)
     from servegen.solve.search import solve
 
@@ -240,7 +240,7 @@ def refuse_stale(file: str, locked: Locked, inputs: Mapping[str, str], other: st
     """Raise StaleError unless the lock was made from these very inputs; ``other`` is what else it names than the spec does."""
     differing = sorted(name for name in {*locked.inputs, *inputs} if locked.inputs.get(name) != inputs.get(name))
     if other:
-        differing.append(f"the spec (another {other})")
+        differing.append(f"the spec ({other})")
     if differing:
         message = f"{locked.name}: the locked plan was made from other inputs: {', '.join(differing)}"
         hint = "build without --locked to solve again"

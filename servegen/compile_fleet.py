@@ -81,7 +81,7 @@ def plan(result: FleetResult) -> FleetResult:
     if result.locked is not None:
         # Members are matched by place; a lock that somebody edited may have others than its inputs say.
         others = [m.name for m in result.locked.plan.members] != [m.name for m in result.loaded.members]
-        single.refuse_stale(result.loaded.file, result.locked.plan, problem.inputs, "members" if others else "")
+        single.refuse_stale(result.loaded.file, result.locked.plan, problem.inputs, "other members" if others else "")
         return replace(result, plan=result.locked)
     from servegen.solve.fleet import solve_fleet
 

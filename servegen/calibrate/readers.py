@@ -18,7 +18,6 @@ from servegen.calibrate import exports, published
 from servegen.calibrate.rows import Row
 from servegen.errors import Diagnostic, SpecError, Where
 
-
 #: Of a prompt or an answer; of the users, or of all requests, of one benchmark; of one server.
 MOST_TOKENS, MOST_REQUESTS, MOST_DEVICES = 10**9, 10**7, 10**5
 
@@ -57,7 +56,7 @@ def _sane(row: Row, file: str) -> Row:
         if not 0 <= value <= most:  # false of nan, too
             raise _fail(file, f"{row.id or 'a result'}: {name} = {value:g} is not between 0 and {most:,}", "correct the figure")
     if row.tp < 1 or row.pp < 1:
-        raise _fail(file, f"{row.id or 'a result'}: tp = {row.tp} and pp = {row.pp} are not at least 1 each", "correct the figure")
+        raise _fail(file, f"{row.id or 'a result'}: tp = {row.tp} and pp = {row.pp} must be 1 or more", "correct the figure")
     return row
 
 

@@ -26,8 +26,9 @@ COUNTS = (
 )  # fmt: skip
 #: Where a column is not called as the field that it fills.
 FIELDS = {"concurrency": "batch"}
-#: Of any of the counts: more tokens, requests or devices than anything has, and small enough for every product of them.
-LARGEST = 10**9
+TOKENS = ("isl", "osl", "cached", "chunk")
+#: The largest counts: more than anything has, and few enough for what is made for each user and device.
+MOST_TOKENS, MOST_USERS, MOST_DEVICES = 10**9, 10**6, 10**4
 OUTPUT = ("id", "ttft_ms", "tpot_ms", "output_tokens_per_s", "fits", "error")
 
 
@@ -109,8 +110,9 @@ def _count(column: str, text: str) -> int:
         raise ValueError(f"{column}: {text!r} is no number") from None
     if not value.is_integer() or value < 0:
         raise ValueError(f"{column}: {text!r} is no whole number")
-    if value > LARGEST:
-        raise ValueError(f"{column}: {text!r} is more than {LARGEST:,}")
+    most = MOST_TOKENS if column in TOKENS else MOST_USERS if column == "concurrency" else MOST_DEVICES
+    if value > most:
+        raise ValueError(f"{column}: {text!r} is more than {most:,}")
     return int(value)
 
 

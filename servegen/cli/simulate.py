@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 ARRIVALS = ("poisson", "gamma", "closed-loop")
 ROUTERS = ("round-robin", "random", "power-of-two", "cache-aware")
 NOT_MET = 3
+#: Of one replay: every request stands in memory.
+MOST_REQUESTS = 10**7
 
 
 def simulate(
     path: Annotated[str, typer.Argument(metavar="SPEC|LOCK", help="A spec, which is solved first, or a plan.lock.json.")],
     trace: Annotated[str, typer.Option(help="Replay this recorded trace (Azure, Mooncake or plain; CSV or JSON lines).")] = "",
     arrivals: Annotated[str, typer.Option(help="poisson, gamma or closed-loop; default: the spec's traffic.")] = "",
-    requests: Annotated[int, typer.Option(min=0, help="Requests to send; 0: 10,000 or more, or all of the trace.")] = 0,
+    requests: Annotated[int, typer.Option(min=0, max=MOST_REQUESTS, help="Requests; 0: 10,000 or more, or a whole trace.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
     speedup: Annotated[float, typer.Option(help="Replay the trace so many times as fast.")] = 1.0,
     window: Annotated[str, typer.Option(help="Replay only A:B of the trace, in seconds or as 10min:20min.")] = "",
@@ -101,7 +103,13 @@ def _subject(path: str) -> Subject:
     from servegen.solve.replay import of_lock, of_problem
 
     if path.endswith(".json"):
-        return of_lock(read_lock(path))
+        plan = read_lock(path)
+        try:
+            return of_lock(plan)
+        # Anybody may have edited the spec that a lock carries, or the choice that its accelerators must know.
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            message = f"this lock contradicts itself: {type(error).__name__}: {error}"
+            raise SpecError(Diagnostic("bad-lock", message, Where(path), "servegen build writes plan.lock.json")) from error
     from servegen.compile import compile_spec
     from servegen.spec.load import LoadedSpec
 

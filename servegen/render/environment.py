@@ -101,6 +101,26 @@ _FAULTS = (
 )  # fmt: skip
 
 
+#: Of a text or list that a template makes by repeating one.
+_LONGEST = 2**20
+
+
+class _Bounded(ImmutableSandboxedEnvironment):
+    """The sandbox, in which no repetition and no power takes all memory or time."""
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        if operator == "**":
+            if abs(left) > _LONGEST or abs(right) > 64:
+                raise ValueError("this power is too large")
+        else:
+            for whole, times in ((left, right), (right, left)):
+                if hasattr(whole, "__len__") and isinstance(times, int) and len(whole) * times > _LONGEST:
+                    raise ValueError(f"this repetition is longer than {_LONGEST:,}")
+        return super().call_binop(context, operator, left, right)
+
+
 class Environment:
     """Renders templates by name; a user's folder is searched before the shipped one."""
 
@@ -115,7 +135,7 @@ class Environment:
         self._user = user
         self._folders = [root] if user is None else [user, root]
         # A user's templates are foreign code: the sandbox keeps them from Python's internals and from the plan.
-        self._jinja = ImmutableSandboxedEnvironment(
+        self._jinja = _Bounded(
             loader=FileSystemLoader([str(f) for f in self._folders]),
             undefined=StrictUndefined,
             autoescape=False,

@@ -93,6 +93,10 @@ def of_lock(plan: Plan) -> Subject:
     attainment = plan.spec.get("spec", {}).get("slo", {}).get("attainment") if plan.spec else None
     engine = resolve_engine(plan.choice.engine)
     accelerators = tuple(resolve_accelerator(role.accelerator) for role in plan.choice.roles)
+    for role, facts in zip(plan.choice.roles, accelerators, strict=True):
+        inside = role.tp if role.tp <= facts.scaleup_domain else facts.scaleup_domain
+        if inside > 1 and inside not in facts.allreduce_alpha_s:
+            raise ValueError(f"nothing is known of tp = {role.tp} on {facts.id}")
     asked = math.nan if attainment is None else float(attainment)
     workload = _as_found(_workload(plan), plan, engine)
     return Subject(plan, model, workload, asked, engine, accelerators, speculation=_speculation(plan, model))

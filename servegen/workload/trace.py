@@ -18,12 +18,16 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen import inputs
 from servegen.errors import Diagnostic, UserError, Where
 
 # Tokens in one entry of hash_ids, as the Mooncake traces (kvcache-ai/Mooncake, FAST25-release) cut them.
 HASH_BLOCK_TOKENS = 512
 
-_MOST_TOKENS = 10**12
+_MOST_TOKENS = 10**9
+#: From the first to the last request: minutes are counted one by one, and a wrong unit or clock shows here.
+_MOST_YEARS = 10
+_MOST_SPAN_S = _MOST_YEARS * 366 * 86400.0
 
 _FORMATS_HINT = (
     "known are CSV with TIMESTAMP,ContextTokens,GeneratedTokens (Azure) or arrival_s,input_tokens,output_tokens, and "
@@ -95,6 +99,7 @@ def trace_requests(path: str | os.PathLike[str]) -> TraceRequests:
     hashes: list[tuple[int, ...]] = []
     chosen: _Format | None = None
     hashed = False
+    earliest, latest = math.inf, -math.inf
     for line, row in rows:
         if chosen is None:
             chosen = next((f for f in formats if all(name in row for name in f.names)), None)
@@ -103,7 +108,12 @@ def trace_requests(path: str | os.PathLike[str]) -> TraceRequests:
                 raise _error("trace-format", f"no known trace has the columns {names}", file, head, _FORMATS_HINT)
             hashed = "hash_ids" in row
         try:
-            arrival_s.append(chosen.seconds(_cell(row, chosen.arrival)))
+            at_s = chosen.seconds(_cell(row, chosen.arrival))
+            earliest, latest = min(earliest, at_s), max(latest, at_s)
+            if latest - earliest > _MOST_SPAN_S:
+                message = f"{chosen.arrival} lies more than {_MOST_YEARS} years from that of another line"
+                raise _BadCell(message, "arrival_s is in seconds, Mooncake's timestamp in milliseconds")
+            arrival_s.append(at_s)
             tokens_in.append(_tokens(row, chosen.tokens_in))
             tokens_out.append(_tokens(row, chosen.tokens_out))
             if ("hash_ids" in row) is not hashed:
@@ -138,8 +148,13 @@ def _lines(file: str) -> Iterator[str]:
     try:
         if file.endswith(".gz"):
             with _opened(file) as raw:  # its checksum stands at the end, and damage must not pass for a bad line
-                while raw.read(1 << 20):
-                    pass
+                size = 0
+                while piece := raw.read(1 << 20):
+                    size += len(piece)
+                    if size > inputs.MOST_TRACE_BYTES:
+                        raise inputs.too_large(file, inputs.MOST_TRACE_BYTES)
+        elif os.path.getsize(file) > inputs.MOST_TRACE_BYTES:
+            raise inputs.too_large(file, inputs.MOST_TRACE_BYTES)
         with _opened(file) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline=None) as text:
             yield from text
     except UnicodeDecodeError as error:
@@ -152,8 +167,10 @@ def _lines(file: str) -> Iterator[str]:
 
 
 def _opened(file: str) -> BinaryIO:
+    raw = inputs.opened(file)
     if not file.endswith(".gz"):
-        return open(file, "rb")
+        return raw
+    raw.close()
     import gzip
 
     return cast(BinaryIO, gzip.open(file))

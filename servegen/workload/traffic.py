@@ -16,6 +16,7 @@ from servegen.workload.trace import HASH_BLOCK_TOKENS, TraceRequests
 MINUTE_S = 60.0
 # Fewer gaps than this say little about a minute's own scatter.
 _MIN_GAPS = 10
+_MOST_TICKS = 10**7
 
 _LOADS = ("rate_per_s", "concurrency", "users", "saturate")
 _NOT_NEGATIVE = (
@@ -156,9 +157,10 @@ def arrival_burstiness(arrival_s: NDArray[np.float64]) -> float:
     if len(gaps) < 2 or arrival_s[-1] == arrival_s[0]:
         return 1.0
     coarse = bool(np.count_nonzero(gaps == 0) * 2 > len(gaps))
+    tick_s = float(np.median(np.diff(np.unique(arrival_s))))
+    # Ticks are counted one by one: a clock of which the trace spans more is not a coarse one.
+    coarse = coarse and arrival_s[-1] - arrival_s[0] < tick_s * _MOST_TICKS
     if coarse:
-        ticks = np.unique(arrival_s)
-        tick_s = float(np.median(np.diff(ticks)))
         at = np.rint((arrival_s - arrival_s[0]) / tick_s).astype(np.int64)
         values = np.bincount(at).astype(np.float64)
         minutes = (np.arange(len(values)) * tick_s // MINUTE_S).astype(np.int64)

@@ -166,12 +166,15 @@ def test_a_members_folder_is_what_its_own_build_gives(folder: Path) -> None:
         assert lines[0] == lines[1], path  # but for the plan's hash in their annotations
 
 
-def test_the_fleets_lock_holds_every_input(folder: Path) -> None:
+def test_the_fleets_lock_holds_every_input(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["build", "fleet.yaml"]) == 0
     lock = json.loads(Path("out/all/fleet.lock.json").read_text())
     assert set(lock["inputs"]) == {"fleet", "chat.spec", "chat.facts", "docs.spec", "docs.facts"}
     member = json.loads(Path("out/all/chat/plan.lock.json").read_text())
     assert "fleet" in member["inputs"]
+    Path("out/all/fleet.lock.json").write_text(json.dumps({**lock, "members": lock["members"][:1]}))
+    assert run(["build", "fleet.yaml", "--locked"]) == 2
+    assert "other members" in capsys.readouterr().err
     Path("out/all/fleet.lock.json").write_text("{}")
     assert run(["build", "fleet.yaml", "--locked"]) == 1
 

@@ -239,3 +239,99 @@ def test_a_patch_with_a_typo_is_found(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text("kind: Deployment\nmetadata: {name: chat-serve}\nspec: {minReadySecond: 7}\n")
     ran = build(spec(deploy__overrides={"patches": ["p.yaml"]}), tmp_path)
     assert ran.code == 1 and "did you mean minReadySeconds?" in ran.err
+
+
+# --- Files and figures of the command line
+
+SERVING = "id,silicon_ttft_ms,silicon_tpot_ms,model_path,system,backend\n1,1,1,m,h100_sxm,vllm\n"
+SGLANG = (
+    '{"backend": "sglang", "completed": 5, "mean_ttft_ms": 1, "mean_tpot_ms": 1, "max_concurrency": 4, "random_input_len": 9,'
+    ' "random_output_len": 9, "dataset_name": "random", "model_id_": "x", "tp": 1, "model": "llama-3.1-8b",'
+    ' "accelerator": "h100-sxm-80gb"}'
+)
+RESULTS = (
+    "[" * 100_000, SGLANG + "\n" + "[" * 100_000, SERVING, '{"a": ' + "9" * 5000 + "}",
+    SGLANG.replace('"completed": 5', '"completed": -5'), SGLANG.replace('"completed": 5', '"completed": 1' + "0" * 400),
+    SGLANG.replace('"max_concurrency": 4', '"max_concurrency": 1e18'), SGLANG.replace('"tp": 1', '"tp": -3'),
+    SGLANG.replace('"random_input_len": 9', '"random_input_len": NaN'), SGLANG.replace('len": 9', 'len": 1e300'),
+    "Metric,Value\nRequest Count,inf\n", "a,b\n" + "x" * 200_000 + ",1\n",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", RESULTS, ids=[t[-24:].strip() for t in RESULTS])
+def test_results_that_are_none(text: str, tmp_path: Path) -> None:
+    (tmp_path / "results.txt").write_text(text)
+    ran = command("calibrate", tmp_path / "results.txt", "--score")
+    assert ran.code == 1 and "results.txt" in ran.err and "bug in servegen" not in ran.err, ran
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_a_file_that_is_no_regular_one(kind: str, tmp_path: Path) -> None:
+    place = {"pipe": tmp_path / "pipe.json", "device": Path("/dev/zero"), "folder": tmp_path}[kind]
+    if kind == "pipe":
+        os.mkfifo(place)
+    llama = ("estimate", "--model", "llama-3.1-8b", "--accelerator", "h100-sxm-80gb", "--calibration", place)
+    for line in (("calibrate", place, "--score"), ("estimate", "--from", place), llama):
+        ran = command(*line, patience_s=10)
+        assert ran.code == 1 and str(place) in ran.err and re.search("regular file|is a directory", ran.err, re.I), ran
+
+
+@pytest.mark.parametrize("rows", ["0,1,1\n1e15,1,1\n", "-1e308,1,1\n1e308,1,1\n"])
+def test_a_trace_of_a_thousand_years(rows: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes(HEAD + rows.encode())
+    ran = build(spec(traffic={"trace": "t.csv"}), tmp_path)
+    assert ran.code == 1 and re.search(r"t\.csv:3:1: error\[trace-line\].*years", ran.err), ran
+
+
+def test_figures_beyond_all_bounds_are_usage_errors(tmp_path: Path) -> None:
+    file = write_spec(tmp_path / "s.yaml", spec())
+    for line, flag in ((("simulate", file, "--requests", 10**12), "--requests"), (("estimate", "--batch", 10**30), "--batch")):
+        ran = command(*line)
+        assert ran.code == 1 and flag in ran.err and "bug in servegen" not in ran.err, ran
+    table = tmp_path / "t.csv"
+    head = "id,engine,model,accelerator,isl,osl,concurrency,mode,prefill_workers,chunk\n"
+    table.write_text(
+        head + "a,vllm,llama-3.1-8b,h100-sxm-80gb,9,9,1,disaggregated,1e18,\nb,vllm,llama-3.1-8b,h100-sxm-80gb,9,9,1,,,1e308\n"
+    )
+    ran = command("estimate", "--from", table)
+    assert ran.code == 0 and ran.out.count("is more than") == 2, ran
+
+
+def test_places_with_names_too_long_are_told(tmp_path: Path) -> None:
+    file, long = write_spec(tmp_path / "s.yaml", spec()), tmp_path / ("x" * 300)
+    ran = command("build", file, "-o", long)
+    assert ran.code == 1 and "error[io]" in ran.err and "x" * 300 in ran.err, ran
+    for place in (long, tmp_path / "missing"):
+        ran = command("build", file, "-o", tmp_path / "out", "--templates", place)
+        assert ran.code == 1 and "--templates" in ran.err and "s.yaml" not in ran.err, ran
+
+
+def test_a_template_that_wants_all_memory_is_told(tmp_path: Path) -> None:
+    own = tmp_path / "own" / "kubernetes"
+    own.mkdir(parents=True)
+    (own / "service.yaml.j2").write_text("{{ 'x' * 10 ** 10 }}")
+    ran = command("build", write_spec(tmp_path / "s.yaml", spec()), "-o", tmp_path / "out", "--templates", tmp_path / "own")
+    assert ran.code == 1 and "service.yaml.j2:1" in ran.err, ran
+
+
+def test_a_patch_nested_too_deeply(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text("[" * 50_000)
+    ran = build(spec(deploy__overrides={"patches": ["p.yaml"]}), tmp_path)
+    assert ran.code == 1 and "p.yaml" in ran.err and "bug in servegen" not in ran.err, ran
+
+
+@pytest.mark.parametrize("change", [{"spec": []}, {"spec": 7}, {"spec": {"slo": "x"}}, {"spec": {"traffic": "x"}}], ids=str)
+def test_a_lock_whose_spec_is_another_type(change: Any, tmp_path: Path) -> None:
+    assert build(spec(), tmp_path).code == 0
+    lock = tmp_path / "out" / "chat" / "plan.lock.json"
+    plan = json.loads(lock.read_text())
+    plan["spec"] = change
+    lock.write_text(json.dumps(plan))
+    ran = command("simulate", lock, "--requests", 10)
+    assert ran.code == 1 and str(lock) in ran.err and "error[bad-lock]" in ran.err, ran
+
+
+@pytest.mark.parametrize("name", ["UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO"])
+def test_a_variable_that_bash_lets_nobody_set(name: str, tmp_path: Path) -> None:
+    ran = build(spec(deploy__overrides={"env": {name: "1"}}), tmp_path)
+    assert ran.code == 1 and re.search(r"s\.yaml:\d+:\d+: error\[", ran.err) and "bash" in ran.err, ran
