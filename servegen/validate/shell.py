@@ -18,6 +18,7 @@ _COMPOUND = re.compile(
     r"(while|until|case|select|function|coproc|then|do|else|elif|fi|done|esac|if|for|[{}()!])(\s|;|$)|\w[\w-]*\s*\(\s*\)"
 )
 _HERE = re.compile(r"(?<!<)<<(?!<)")
+_QUOTED = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.""")
 
 
 def check_reached(text: str) -> list[Diagnostic]:
@@ -39,7 +40,7 @@ def check_reached(text: str) -> list[Diagnostic]:
         elif line.startswith("exec "):
             started = number
             why = "it stands in a block, and may not be reached" if blocks else ""
-        elif _COMPOUND.match(inner) or _HERE.search(inner):
+        elif _COMPOUND.match(inner) or _HERE.search(_QUOTED.sub("", inner)):
             why = "before the exec command stand only simple commands, if ...; then and for ... in ...; do, a line each"
         elif word in _ENDS and not (blocks and inner == "exit 1"):
             why = f"{word} keeps the server from being started"
