@@ -138,22 +138,10 @@ def e2e_mean(p: Point, d: Demand) -> Array:
     return ttft_mean(p) + d.gaps * p.gap_mean_s
 
 
-def quantile(exceeds: Callable[[Array], Array], probability: float | Array, rows: int, high: float = 1e5) -> Array:
-    """The time that is exceeded with chance 1 - ``probability``, by bisection in log time; shape (rows,).
-
-    ``probability`` is one for all rows, or one each.
-    """
-    low_t, high_t = np.full(rows, np.log(1e-7)), np.full(rows, np.log(high))
-    for _ in range(HALVINGS):
-        middle = (low_t + high_t) / 2.0
-        over = exceeds(np.exp(middle)) > 1.0 - probability
-        low_t, high_t = np.where(over, middle, low_t), np.where(over, high_t, middle)
-    return np.asarray(np.exp(high_t))
-
-
 def quantile_of(make: Callable[[Index], Callable[[Array], Array]], probability: float | Array, rows: int) -> Array:
-    """As :func:`quantile`, in fewer calls where rows are few: ``make`` takes an index of rows, which repeats some, and returns
-    their chances of being above times.
+    """The time that each row exceeds with chance 1 - ``probability`` (one for all, or one each), by bisection in log time.
+
+    ``make`` takes an index of rows, which repeats some, and returns their chances of being above times.
     """
     allowed = np.broadcast_to(1.0 - np.asarray(probability), rows)
 

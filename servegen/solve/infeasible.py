@@ -143,8 +143,8 @@ def _idle(problem: Problem, block: Block, bound: Bound) -> list[float]:
         values = size.mean(bound.metric, p, d)
     else:
         probability = bound.probability + (size.SLOT_WAIT if bound.metric in ("ttft", "e2e") else 0.0)
-        guard, n = latency.STALL_GUARD, len(block.rows)
-        values = latency.quantile(lambda t: size.exceeds(bound.metric, p, d, t, guard), probability, n)
+        guard = latency.STALL_GUARD
+        values = latency.percentile_of(lambda some, t: size.exceeds(bound.metric, some, d, t, guard), probability, p)
     factors = by_row(problem, block.engine, block.kind, block.rows)
     if bound.metric in factors:
         values = values * factors[bound.metric]

@@ -24,6 +24,7 @@ from servegen.simulate.deployment import Deployment, Pool, replay
 from servegen.simulate.engine import Limits
 from servegen.simulate.steps import StepModel
 from servegen.workload import Lengths, Workload
+from tests.unit.quantiles import quantile
 
 REQUESTS = 8000
 LOADS = (0.3, 0.6, 0.9)
@@ -81,7 +82,7 @@ def ratios(case: Case, load: float) -> list[float]:
     p = discipline(srv, d, size.level_at(discipline, srv, d, "rate", np.array([rate]), high))
 
     def tail(metric: str, probability: float) -> float:
-        return float(latency.quantile(lambda t: size.exceeds(metric, p, d, t), probability, 1)[0])
+        return float(quantile(lambda t: size.exceeds(metric, p, d, t), probability, 1)[0])
 
     memory = lowered.memory
     pool = 0.9 * float(memory.usable_bytes[0]) - float(memory.weight_bytes[0]) - 4e9

@@ -8,13 +8,14 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.proof.harness import Ran, command, process, spec, tree, working_in, write_spec
+from tests.proof.harness import Ran, clean_environment, command, process, spec, tree, working_in, write_spec
 
 
 def build(document: Any, folder: Path) -> Ran:
@@ -335,3 +336,13 @@ def test_a_lock_whose_spec_is_another_type(change: Any, tmp_path: Path) -> None:
 def test_a_variable_that_bash_lets_nobody_set(name: str, tmp_path: Path) -> None:
     ran = build(spec(deploy__overrides={"env": {name: "1"}}), tmp_path)
     assert ran.code == 1 and re.search(r"s\.yaml:\d+:\d+: error\[", ran.err) and "bash" in ran.err, ran
+
+
+def test_a_spec_may_come_through_a_pipe(tmp_path: Path) -> None:
+    """As bash's <(...) gives one."""
+    file = write_spec(tmp_path / "s.yaml", spec())
+    ran = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m servegen validate <(cat {file})"],
+        capture_output=True, text=True, env=clean_environment(), timeout=60, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran

@@ -255,8 +255,8 @@ HEAD = """# How accurate predictions are
   lengths spread evenly from 0.8 of nominal (InferenceX) or fixed, the first wave left out where the generator does. Servers
   are started as the publisher starts them (`simulate/started.py`): TensorRT-LLM's batch wait and step size under InferenceX,
   one place fewer than users where a generator's figures show that, and vLLM on Blackwell with graphs of decode steps alone,
-  where a layer of a prompt takes 1.5 times as long to launch. That factor was chosen on the 60 runs that it concerns; with 1,
-  their TTFT left out is at 19 / 17 instead of what stands below.
+  where a layer of a prompt takes 1.5 times as long to launch. That factor was chosen on the 60 runs that it concerns, which
+  flatters what stands below for them.
 - **Throughput** of a closed loop is c * osl / (ttft + (osl - 1) * tpot), for measurements and predictions alike.
 - **Fit**: `tests/tools/refit.py`. Robust least squares on logarithms (pseudo-Huber; TPOT counts twice TTFT), lognormal
   priors. Priors of one kind share a centre that is fitted with them, so that an engine or a device without rows gets what

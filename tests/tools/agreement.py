@@ -1,4 +1,5 @@
-"""The closed form that sizes plans against a replay of them: `python -m tests.tools.agreement`, `--write` keeps the table.
+"""The closed form that sizes plans against a replay of them: `python -m tests.tools.agreement`, `--write` keeps the table,
+`--case PART` prints the spreads of the cases whose names hold that.
 
 Every case is a spec, solved as a user's would be. Its plan is replayed at the load that it was sized for with two seeds, whose
 mean is the replayed figure and whose difference says how far that can be trusted. `tests/data/agreement.csv` keeps what was
@@ -353,7 +354,26 @@ CAUSES: dict[str, str] = {
 }
 
 
+def spreads(case: Case) -> str:
+    """Predicted and replayed figures of a case, a line for each seed: what CAUSES speak of."""
+    problem = case.problem()
+    plan = solve(problem)
+    subject = of_problem(problem, plan)
+    lines = [f"{case.name}: {shape(plan)}"]
+    for traffic in map(case.traffic, SEEDS):
+        result = run(subject, requests(subject, traffic), traffic.seed)
+        for metric in ("ttft", "itl"):
+            said, found = getattr(plan.prediction, metric), getattr(result, metric)
+            parts = (f"{q} {getattr(said, q) * 1e3:.4g}/{getattr(found, q) * 1e3:.4g}" for q in ("mean", "p50", "p95", "p99"))
+            lines.append(f"  {metric}, seed {traffic.seed}, predicted/replayed ms: {', '.join(parts)}")
+    return "\n".join(lines)
+
+
 def main() -> None:
+    if "--case" in sys.argv:
+        part = sys.argv[sys.argv.index("--case") + 1]
+        print("\n".join(spreads(case) for case in CASES if part in case.name))
+        return
     table = []
     for case in CASES:
         found = measure(case)

@@ -21,6 +21,7 @@ from servegen.service.size import Bound, Slo
 from servegen.solve.problem import Problem
 from servegen.solve.space import build, chunks_for
 from tests.solver.specs import LLAMA_8B, LLAMA_70B, problem
+from tests.unit.quantiles import quantile
 
 OPEN = ("prefill-first", "mixed", "static", "prefill", "decode")
 METRICS = ("ttft", "itl", "tpot", "e2e")
@@ -230,7 +231,7 @@ def test_a_quantile_is_where_the_chance_crosses(discipline: str, probability: fl
     for level in (0.01, 0.4, 0.9) if discipline == "prefill" else (0.01, 2.0, 60.0):
         seen = at(discipline, s, p.demand, level)
         for metric in METRICS:
-            found = latency.quantile(lambda t, m=metric, q=seen: size.exceeds(m, q, p.demand, t), probability, len(s.chunk))
+            found = quantile(lambda t, m=metric, q=seen: size.exceeds(m, q, p.demand, t), probability, len(s.chunk))
             inside = (found > 2e-7) & (found < 9e4)  # a role without gaps, or without first tokens, has none
             above = size.exceeds(metric, seen, p.demand, found * (1 + 1e-6))
             below = size.exceeds(metric, seen, p.demand, found * (1 - 1e-6))

@@ -17,6 +17,7 @@ from servegen.service.server import server
 from servegen.service.waiting import Work
 from servegen.solve.space import build, chunks_for
 from tests.solver.specs import problem
+from tests.unit.quantiles import quantile
 
 
 def seen_with(wait_cv2: float, delayed: float, rest: float, edges: float, wait: float = 0.1) -> Point:
@@ -38,7 +39,7 @@ def seen_with(wait_cv2: float, delayed: float, rest: float, edges: float, wait: 
 
 
 def ttft_at(p: Point, probability: float) -> float:
-    return float(latency.quantile(lambda t: latency.ttft_exceeds(p, t), probability, len(p.level))[0])
+    return float(quantile(lambda t: latency.ttft_exceeds(p, t), probability, len(p.level))[0])
 
 
 def test_the_rest_of_a_step_lies_evenly_within_it() -> None:

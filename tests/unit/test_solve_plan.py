@@ -22,6 +22,7 @@ from servegen.solve.problem import Problem
 from servegen.solve.search import Searched, search, solve
 from servegen.solve.space import occupancy
 from tests.solver.specs import CHAT, FABRIC, LENGTHS, LLAMA_8B, LLAMA_70B, problem, reduced
+from tests.unit.quantiles import quantile
 
 DEPLOY = "{image: 'registry/image:1', modelCache: {claim: weights}}"
 BOUNDS = {
@@ -126,7 +127,7 @@ def test_every_candidate_meets_every_bound_at_its_load(
         if math.isnan(b.probability):
             found = size.mean(b.metric, p, d)
         else:
-            found = latency.quantile(lambda t, b=b: size.exceeds(b.metric, p, d, t), b.probability, len(p.level))  # type: ignore[misc]
+            found = quantile(lambda t, b=b: size.exceeds(b.metric, p, d, t), b.probability, len(p.level))  # type: ignore[misc]
         factors = [
             pessimism(question, c.roles[0].block.engine.facts, c.roles[0].block.kind.facts).get(b.metric, 1.0)
             for c in seen.candidates
@@ -178,8 +179,8 @@ def test_latency_plans_are_ranked_by_the_latency_that_they_predict(engine: str, 
     seen = search(question)
     p = points(question, seen, routed=False)  # ranks take every replica as if bursts reached it whole
     n = len(p.level)
-    itl = latency.quantile(lambda t: latency.itl_exceeds(p, t), 0.95, n)
-    ttft = latency.quantile(lambda t: latency.ttft_exceeds(p, t), 0.95, n)
+    itl = quantile(lambda t: latency.itl_exceeds(p, t), 0.95, n)
+    ttft = quantile(lambda t: latency.ttft_exceeds(p, t), 0.95, n)
     # A split closed loop is ranked at the fastest rate it could turn at, so only from above.
     exact = topology == "aggregated" or load == "rate"
     for c, i, t in zip(seen.candidates, itl, ttft, strict=True):
@@ -194,7 +195,7 @@ def test_saturating_latency_plans_too() -> None:
     question = problem(traffic=LOADS["saturate"], objective="latency", constraints="{topology: aggregated}")
     seen = search(question)
     p = points(question, seen, routed=False)  # ranks take every replica as if bursts reached it whole
-    itl = latency.quantile(lambda t: latency.itl_exceeds(p, t), 0.95, len(p.level))
+    itl = quantile(lambda t: latency.itl_exceeds(p, t), 0.95, len(p.level))
     for c, i in zip(seen.candidates, itl, strict=True):
         assert c.objective[0] == pytest.approx(i, rel=0.006)
 

@@ -23,6 +23,7 @@ from servegen.service.server import server
 from servegen.solve.drafting import Speculation, depths, lower_drafting
 from servegen.workload import Lengths, Workload
 from tests.reference import formulas
+from tests.unit import quantiles
 
 ENGINE = resolve_engine("sglang")
 TARGET = resolve_model("meta-llama/Llama-3.1-70B-Instruct")
@@ -180,7 +181,7 @@ def quantile(p: Point, metric: str, probability: float, d: Demand = D) -> np.nda
         "tpot": lambda t: latency.tpot_exceeds(p, t, d),
         "pace": lambda t: latency.pace_exceeds(p, t, d),
     }[metric]
-    return latency.quantile(exceeds, probability, len(ROWS))
+    return quantiles.quantile(exceeds, probability, len(ROWS))
 
 
 def test_one_gap_of_a_burst_is_a_round_and_the_others_are_nothing() -> None:
