@@ -43,6 +43,11 @@ class Context:
         """The launch that clients talk to: the router, else the server."""
         return next((launch for launch in self.launches if launch.role is None), self.launches[0])
 
+    @property
+    def led(self) -> bool:
+        """Whether some replica spans nodes, so that a leader answers for it."""
+        return any(launch.group is not None for launch in self.launches)
+
     def role(self, launch: Launch) -> Role | None:
         """The plan's role behind a launch, None for the router."""
         return self.plan.role(launch.name) if launch.role is not None else None

@@ -8,13 +8,32 @@ from typing import Any
 import pytest
 
 from servegen.bundle import Bundle
+from servegen.compile import compile_spec
 from servegen.engines.startup import startup_budget_s
 from servegen.errors import RenderError
 from servegen.manifest import documents
 from servegen.plan import CachePlan, Plan
 from servegen.render.bundle import launches_of, render
+from servegen.spec.load import loads
+from servegen.validate.check import findings
 from tests.unit.plans import POOL, make_plan, make_role, make_split_plan
 
+OF_TWO_SIZES = """
+apiVersion: servegen/v1alpha1
+kind: ServingSpec
+metadata: {name: mixed}
+spec:
+  model: {name: meta-llama/Llama-3.1-405B-Instruct}
+  slo: {itl: {p95: 200ms}}
+  traffic: {isl: {mean: 1024, p95: 3000}, osl: {mean: 256, p95: 600}}
+  objective: throughput
+  hardware:
+    pool:
+      - {accelerator: h100-sxm-80gb, nodes: 4, perNode: 4, fabric: {bandwidth: 400Gbps}}
+      - {accelerator: h200-sxm-141gb, nodes: 2, perNode: 8, fabric: {bandwidth: 400Gbps}}
+  constraints: {engines: [sglang], topology: aggregated}
+  deploy: {modelCache: {claim: weights}}
+"""
 GATEWAY = {"namespaceSelector": {"matchLabels": {"role": "gateway"}}}
 
 
@@ -65,6 +84,20 @@ def test_a_split_plan_has_a_router_with_rights_of_its_own() -> None:
     for component in ("prefill", "decode"):
         assert pod(bundle, component)["automountServiceAccountToken"] is False
         assert pod(bundle, component)["serviceAccountName"] == "llama-chat"
+
+
+def test_a_router_finds_the_replicas_of_one_node_beside_those_of_several() -> None:
+    """One selector serves two groups of replicas: the label of leaders must not hide those that lead nobody."""
+    loaded = loads(OF_TWO_SIZES, "mixed.yaml")[0]
+    result = compile_spec(loaded, until="render")
+    assert result.bundle is not None and result.plan is not None
+    assert findings(result.plan, result.bundle) == []
+    wanted = container(result.bundle, "router")["args"]
+    wanted = dict(w.split("=") for w in wanted[wanted.index("--selector") + 1 :] if "=" in w)
+    group = body(result.bundle, "leaderworkerset-serve-0")["spec"]["leaderWorkerTemplate"]
+    lone = body(result.bundle, "deployment-serve-1")["spec"]["template"]
+    for template, served in ((group["leaderTemplate"], True), (lone, True), (group["workerTemplate"], False)):
+        assert (wanted.items() <= template["metadata"]["labels"].items()) is served
 
 
 def test_the_entry_service_bears_the_plans_name() -> None:
