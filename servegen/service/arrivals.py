@@ -46,13 +46,17 @@ def _log_gamma(values: Array) -> Array:
 def _table(cv2: float) -> tuple[Array, Array, Array]:
     """Logarithms of windows; the chance that none comes within one after an arrival; that some comes in one at random."""
     log_x: Array = np.linspace(np.log(1e-12), np.log(1e3), POINTS)
-    x: Array = np.exp(log_x)
+    return log_x, *exactly(np.exp(log_x), cv2)
+
+
+def exactly(x: Array, cv2: float) -> tuple[Array, Array]:
+    """:func:`none_after_one` and :func:`some_within`, from the series itself."""
     if cv2 <= EVEN:
-        return log_x, np.where(x < 1.0, 1.0, 0.0), np.minimum(x, 1.0)
+        return np.where(x < 1.0, 1.0, 0.0), np.minimum(x, 1.0)
     shape = np.full_like(x, 1.0 / cv2)
     within, beyond = _lower_gamma(shape, shape * x)
     none: Array = 1.0 - within
-    return log_x, none, np.asarray(np.minimum(x * none + beyond, 1.0))
+    return none, np.asarray(np.minimum(x * none + beyond, 1.0))
 
 
 def _looked_up(x: Array, cv2: Array | float, column: int) -> Array:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from servegen.service import arrivals, queueing, waiting
+from servegen.service import arrivals, bulk, queueing, waiting
 from servegen.service.burst import burst, per_token, rounds_of
 from servegen.service.demand import WIDTHS, Demand
 from servegen.service.mixed import ROUNDS, mixed
@@ -42,6 +42,13 @@ def _most_together(s: Server, d: Demand) -> Array:
     return np.maximum(np.maximum(s.chunk / d.uncached_mean, 1.0), s.terms.groups)
 
 
+def _of_stall(company: Array, arrived: Array, d: Demand) -> Array:
+    """Prompts in a step of a stall whose first one has ``company``: each further one has those who came in the step before it, in
+    which ``arrived`` come on average, until none did."""
+    more = 1.0 - arrivals.none_after_one(arrived, d.arrival_cv2)
+    return np.asarray(company + more * (queueing.together(arrived, d) - company))
+
+
 def prefill_first(s: Server, d: Demand, level: Array) -> Point:
     """Waiting prompts are prefilled at once and the decodes stall meanwhile (SGLang without mixed chunks)."""
     most, service = _most_together(s, d), s.prefill_mean_s
@@ -53,9 +60,9 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
         seen = level + beside + queueing.begun(s, d, busy)
         step = s.terms.decode_s(seen, s.kv_s)
         rate = level / (steps * step + found * service * gain)
-        # Who arrives while other groups prefill does not wait for them.
-        window = step if s.terms.plain else np.where(s.terms.groups > 1.0, step + service * gain, step)
-        company = np.minimum(queueing.together(rate * window, d), most)
+        company = np.minimum(queueing.together(rate * step, d), most)
+        if not s.terms.plain:  # who arrives while other groups prefill does not wait for them
+            company = np.where(s.terms.groups > 1.0, np.minimum(_of_stall(company, rate * service * gain, d), most), company)
         gain = batching_gain(s, d, company)
         busy = np.minimum(rate * service * gain, 1.0 - 1e-9)
     effective = service * gain
@@ -106,7 +113,7 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
         **means,
         **first,
         service_edges_s=s.first_edges_s,
-        gap_sd_s=queueing.spread_s(s, d, seen, deviation, step),
+        **queueing.spread(s, d, seen, deviation, step),
         stall_share=share,
         stall_edges_s=edges,
         stall_weights=even(level),
@@ -119,17 +126,18 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
 
 def prefill_only(s: Server, d: Demand, level: Array) -> Point:
     """A server that only prefills and hands the KV on; the level is the share of time that it is busy."""
-    most = _most_together(s, d)
-    gain = np.ones_like(level)
-    for _ in range(ROUNDS):
-        rate = level / (s.prefill_mean_s * gain)
-        company = np.clip(rate * s.prefill_mean_s, 1.0, most)
-        gain = batching_gain(s, d, company)
-    effective = s.prefill_mean_s * gain
+    # Whoever waits is in the next step: as many as that holds.
+    (together, others), most = bulk.per_step(level, d.queue_cv2), _most_together(s, d)
+    company = np.minimum(together, most)
+    effective = s.prefill_mean_s * batching_gain(s, d, company)
     zeros = np.zeros_like(level)
-    more = added_s(s, d, company, effective, waiting.crowd(zeros, d))
+    more = added_s(s, d, company, effective, np.maximum(others, 1.0))
     w = Work(effective, more, company, s.prefill_cv2, s.prefill_third, s.left_s)
     waits = waiting.wait(w, level, waiting.alone(zeros, d), d, PREFILL_SLOTS)
+    # Others of a burst are nearly geometric in number, of which a step holds so many; half of those come behind. A Poisson
+    # stream's are counted in any wait.
+    inside = others * (1.0 - (others / (1.0 + others)) ** (most - 1.0))
+    behind = np.maximum(inside - bulk.per_step(level, 1.0)[1], 0.0) / 2.0
     plain = without_edges(
         None,
         level=level,
@@ -139,9 +147,9 @@ def prefill_only(s: Server, d: Demand, level: Array) -> Point:
         service_mean_s=s.prefill_mean_s + s.extra_mean_s,
         gap_s=zeros,
         gap_mean_s=zeros,
-        **waiting.first_token(w, d, level / effective, level, zeros, s.request_s, waits),
+        **waiting.first_token(w, d, level / effective, level, zeros, s.request_s, waits, behind),
     )
-    return unstalled(plain, s.first_edges_s, zeros)
+    return unstalled(plain, s.first_edges_s, zeros, zeros)
 
 
 def decode_only(s: Server, d: Demand, level: Array) -> Point:
@@ -166,7 +174,7 @@ def decode_only(s: Server, d: Demand, level: Array) -> Point:
         wait_cv2=zeros + 1.0,
     )
     number = queueing.number_std(s, d, level, beside, step)
-    return unstalled(plain, np.zeros_like(s.prefill_edges_s), queueing.spread_s(s, d, level + beside, number, step))
+    return unstalled(plain, np.zeros_like(s.prefill_edges_s), **queueing.spread(s, d, level + beside, number, step))
 
 
 #: By name; ``prefill-first``, ``mixed`` and ``static`` are an engine's schedulers, the other two the roles of a split.

@@ -38,6 +38,15 @@ def _normal_tail(z: Array) -> Array:
     return 1.0 / (1.0 + np.exp(np.minimum(np.maximum(LOGISTIC * z, -60.0), 60.0)))
 
 
+def _skewed(z: Array, skew: Array) -> Array:
+    """Deviations of a normal value that are exceeded as often as ``z`` of one with this skewness (a gamma distribution's, by
+    Wilson and Hilferty 1931)."""
+    if not skew.any():
+        return z
+    k = np.maximum(skew, 1e-3)
+    return np.asarray(6.0 / k * (np.cbrt(np.maximum(1.0 + k * z / 2.0, 0.0)) - 1.0) + k / 6.0)
+
+
 def _tail(t: Array, cv2: Array) -> Array:
     """Chance that a positive value of mean 1 and squared coefficient of variation ``cv2``, at least 1, is above ``t``: two
     exponentials of balanced means."""
@@ -86,7 +95,7 @@ def itl_exceeds(p: Point, t: Array, guard: float = 1.0) -> Array:
     """
     share = np.minimum(guard * p.stall_share, 1.0)
     late = t - p.gap_s
-    plain = _normal_tail(late / np.maximum(p.gap_sd_s, 1e-9))
+    plain = _normal_tail(_skewed(late / np.maximum(p.gap_sd_s, 1e-9), p.gap_skew))
     mine = (p.stall_edges_s[:, 1:] + p.stall_edges_s[:, :-1]) / 2.0
     slack = np.maximum(late[:, None] - mine - p.joined_least_s, 0.0) / np.maximum(p.joined_s, 1e-12)
     alone = 1.0 - _shares(p.stall_edges_s, late)

@@ -135,7 +135,8 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
     means |= waiting.first_token(w, d, rate, busy, step, s.request_s, waits)
     if not s.prefill_edges_s.shape[1]:
         return without_edges(tokens_together, **means)
-    spread = queueing.spread_s(s, d, seen, number, step)
+    varied = queueing.spread(s, d, seen, number, step)
+    spread = varied["gap_sd_s"]
     # Tokens of a step, from none to all of its room: a prompt that fits it whole, the rest of one that does not, or full.
     prompt = np.minimum(room, d.uncached_edges[-2])[:, None] * GRID
     part = np.diff(np.interp(prompt, d.uncached_edges, EDGES), axis=1)
@@ -158,7 +159,7 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
     return Point(
         **means,
         service_edges_s=np.maximum.accumulate(edge_steps * edge_step, axis=1),
-        gap_sd_s=spread,
+        **varied,
         stall_share=share,
         stall_edges_s=stalls,
         stall_weights=weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300),

@@ -20,13 +20,13 @@ class Point:
 
     First token: ``const`` + rest + wait + service. The rest of the step in progress lies evenly between 0 and ``rest_s``.
     The wait is 0 with chance 1 - ``delayed`` and else has the mean ``wait_s`` and the squared coefficient of variation
-    ``wait_cv2`` (1 is exponential). Service lies between ``service_edges_s``. Gap: ``gap_s`` (spread ``gap_sd_s``), with chance
-    ``stall_share`` lengthened by a stall: one prompt's, between ``stall_edges_s``, whose bins weigh ``stall_weights``, and with
-    chance ``joined`` that of others, ``joined_least_s`` and a time of mean ``joined_s`` and variation ``joined_cv2`` more (all
-    by bin); ``stall_most_s`` at the most. ``gap_mean_s`` counts the stalls. With a ``burst`` that gap is a round's, behind which
-    its other tokens follow at once; ``gap_mean_s`` is the mean over
-    all of them. ``seen`` is the mean number of sequences in the step of a gap, its own with them, ``level`` that at a random
-    time. ``busy`` is the share of time that prompts are computed.
+    ``wait_cv2`` (1 is exponential). Service lies between ``service_edges_s``. Gap: ``gap_s`` (spread ``gap_sd_s``, skewness
+    ``gap_skew``), with chance ``stall_share`` lengthened by a stall: one prompt's, between ``stall_edges_s``, whose bins weigh
+    ``stall_weights``, and with chance ``joined`` that of others, ``joined_least_s`` and a time of mean ``joined_s`` and variation
+    ``joined_cv2`` more (all by bin); ``stall_most_s`` at the most. ``gap_mean_s`` counts the stalls. With a ``burst`` that gap is
+    a round's, behind which its other tokens follow at once; ``gap_mean_s`` is the mean over all of them. ``seen`` is the mean
+    number of sequences in the step of a gap, its own with them, ``level`` that at a random time. ``busy`` is the share of time
+    that prompts are computed.
     """
 
     level: Array
@@ -42,6 +42,7 @@ class Point:
     service_mean_s: Array
     gap_s: Array
     gap_sd_s: Array
+    gap_skew: Array
     stall_share: Array
     stall_edges_s: Array
     stall_weights: Array
@@ -68,22 +69,24 @@ def without_edges(burst: Burst | None, **means: Array) -> Point:
     none = np.zeros((len(means["level"]), 0))
     zeros = np.zeros_like(means["level"])
     blank = {
-        "service_edges_s": none, "gap_sd_s": zeros, "stall_share": zeros, "stall_edges_s": none, "stall_weights": none,
-        "joined": none, "joined_least_s": none, "joined_s": none, "joined_cv2": none, "stall_most_s": zeros,
+        "service_edges_s": none, "gap_sd_s": zeros, "gap_skew": zeros, "stall_share": zeros, "stall_edges_s": none,
+        "stall_weights": none, "joined": none, "joined_least_s": none, "joined_s": none, "joined_cv2": none,
+        "stall_most_s": zeros,
     }  # fmt: skip
     return Point(**means, **blank, burst=burst)
 
 
-def unstalled(p: Point, service_edges_s: Array, gap_sd_s: Array) -> Point:
+def unstalled(p: Point, service_edges_s: Array, gap_sd_s: Array, gap_skew: Array) -> Point:
     """The point with these first tokens and gaps, which nothing ever stalls."""
     nothing, weights = np.zeros_like(service_edges_s), even(p.level)
     if not service_edges_s.shape[1]:
-        return dataclasses.replace(p, gap_sd_s=gap_sd_s)
+        return dataclasses.replace(p, gap_sd_s=gap_sd_s, gap_skew=gap_skew)
     zeros = np.zeros_like(weights)
     return dataclasses.replace(
         p,
         service_edges_s=service_edges_s,
         gap_sd_s=gap_sd_s,
+        gap_skew=gap_skew,
         stall_edges_s=nothing,
         stall_weights=weights,
         joined=zeros,

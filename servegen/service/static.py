@@ -58,7 +58,7 @@ def static(s: Server, d: Demand, level: Array) -> Point:
         wait_cv2=zeros + 1.0,
     )
     first = prefill[:, None] + _rest_edges_s(length, length_cv2, busy, s.prefill_edges_s.shape[1])
-    return unstalled(plain, first, np.hypot(number, context))
+    return unstalled(plain, first, np.hypot(number, context), zeros)
 
 
 def _batch_prefill_s(s: Server, d: Demand, size: Array) -> Array:

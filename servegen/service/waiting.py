@@ -85,15 +85,25 @@ def wait(w: Work, busy: Array, alone: Array, d: Demand, slots: Array | float) ->
 
 
 def first_token(
-    w: Work, d: Demand, rate: Array, busy: Array, step_s: Array, request_s: Array, waits: tuple[Array, Array]
+    w: Work,
+    d: Demand,
+    rate: Array,
+    busy: Array,
+    step_s: Array,
+    request_s: Array,
+    waits: tuple[Array, Array],
+    behind: Array | None = None,
 ) -> dict[str, Array]:
     """What comes before a prompt's own computation, by the names of :class:`servegen.service.point.Point`.
 
     Who finds a step with prompts waits for that, and not for a decode step, too, where prompts share all of their steps.
+    ``behind`` are those of a burst that come behind a prompt and end with it; None = who comes in the rest of the decode step.
     """
     (delayed, mean), added = waits, w.added
     rest = step_s * (1.0 - (1.0 - added) * busy)
-    longer, burst = _behind(w, d, rate, added * busy, delayed, delayed * mean + rest / 2.0, rest / 2.0)
+    if behind is None:
+        behind = arrivals.company(rate * rest / 2.0, d.arrival_cv2)
+    longer, burst = _behind(w, d, added * busy, delayed, delayed * mean + rest / 2.0, behind)
     return {
         "const_s": request_s,
         "rest_s": rest * (1.0 + longer),
@@ -120,19 +130,19 @@ def _cv2(delayed: Array, w: Work) -> Array:
 
 
 def _behind(
-    w: Work, d: Demand, rate: Array, busy: Array, delayed: Array, waits_s: Array, rest_s: Array
+    w: Work, d: Demand, busy: Array, delayed: Array, waits_s: Array, behind: Array
 ) -> tuple[Array, Array]:
-    """Share of its wait (``waits_s``, and ``rest_s`` of the decode step in it) by which a request waits longer for those who come
-    after it and end in the same step; and what of that a burst adds.
+    """Share of its wait ``waits_s`` by which a request waits longer for those who come after it and end in the same step; and
+    what of that a burst adds, of which so many come ``behind``.
 
     All who come while a step runs end together with the next one. A step in progress has work/(1 + busy) to go, and meanwhile
-    busy times that comes behind; in a burst those who come in the rest of the decode step. But no more than a prompt's last step
-    has left for others, who are there with chance ``delayed``.
+    busy times that comes behind. But no more than a prompt's last step has left for others, who are there with chance
+    ``delayed``.
     """
     waits_s = np.maximum(waits_s, 1e-12)
     share, most = busy / (1.0 + busy), delayed * w.left_s / waits_s
     if arrivals.poisson(d.arrival_cv2):
         return np.minimum(share, most), np.zeros_like(share)
-    burst = w.more_s * arrivals.company(rate * rest_s, d.arrival_cv2) / waits_s
+    burst = w.more_s * behind / waits_s
     both = np.minimum(np.maximum(share + burst, 0.0), most)
     return both, np.maximum(both - share, 0.0)

@@ -198,6 +198,7 @@ def combine(start: Point, gaps: Point) -> Point:
         service_mean_s=start.service_mean_s,
         gap_s=gaps.gap_s,
         gap_sd_s=gaps.gap_sd_s,
+        gap_skew=gaps.gap_skew,
         stall_share=gaps.stall_share,
         stall_edges_s=gaps.stall_edges_s,
         stall_weights=gaps.stall_weights,

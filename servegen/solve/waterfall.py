@@ -82,6 +82,7 @@ def stages(problem: Problem, roles: Sequence[RoleChoice], points: Sequence[Point
         delayed=none,
         wait_s=none,
         gap_sd_s=none,
+        gap_skew=none,
         stall_share=none,
         stall_edges_s=np.zeros_like(whole.stall_edges_s),
     )
@@ -108,7 +109,7 @@ def stages(problem: Problem, roles: Sequence[RoleChoice], points: Sequence[Point
         service_edges_s=taken.service_edges_s + handoff,
         service_mean_s=taken.service_mean_s + srv.extra_mean_s - own.extra_mean_s,
     )
-    varied = dataclasses.replace(handed, gap_sd_s=whole.gap_sd_s)
+    varied = dataclasses.replace(handed, gap_sd_s=whole.gap_sd_s, gap_skew=whole.gap_skew)
     disturbed = dataclasses.replace(whole, busy=none, delayed=none, wait_s=none)
     return [*out, taken, handed, varied, disturbed, whole]
 

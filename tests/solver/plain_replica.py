@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tests.solver.plain_bulk import per_step
 from tests.solver.plain_seen import Seen, Stall
 from tests.solver.plain_step import Round, Step
 from tests.solver.plain_traffic import EDGES, WIDTHS, Traffic, company, none_after, rank, some_in
@@ -63,17 +64,17 @@ class Replica:
         each = (self.together(prompts + 1.0) - self.together(1.0)) / prompts
         return min((self.prefill + (prompts - 1.0) * each) / (prompts * self.prefill), 1.0)
 
-    def added(self, service: float, prompts: float, arrived: float) -> float:
-        """Seconds that one more prompt adds to a step of so many."""
-        extra = crowd(arrived, self.load)
+    def added(self, service: float, prompts: float, extra: float) -> float:
+        """Seconds that each of some ``extra`` prompts adds to a step of so many."""
         return (self.prefill + self.together(prompts + extra) - self.together(1.0) - prompts * service) / extra
 
-    def first(self, busy: float, service: float, step_s: float, slots: float, prompts: float) -> tuple[float, ...]:
-        """The most that is left of a step; chance, mean and variation of the wait."""
+    def first(
+        self, busy: float, service: float, step_s: float, slots: float, prompts: float, more: float, behind: float | None = None
+    ) -> tuple[float, ...]:
+        """The most that is left of a step; chance, mean and variation of the wait, where one more prompt adds ``more``."""
         rate = busy / service
-        more = self.added(service, prompts, rate * step_s)
         w = Work(service, more, prompts, self.cv2, self.third, self.left)
-        return first_token(w, self.load, rate, busy, step_s, wait(w, busy, rate * step_s, self.load, slots))
+        return first_token(w, self.load, rate, busy, step_s, wait(w, busy, rate * step_s, self.load, slots), behind)
 
     def decode(self, n: float) -> float:
         return self.step.decode(n, self.load.held)
@@ -92,9 +93,13 @@ class Replica:
     def number_sd(self, n: float, beside: float, step_s: float) -> float:
         return math.sqrt(n * step_s / self.decode(1.0) * (beside if self.load.own else 1.0))
 
-    def spread(self, seen: float, number: float) -> float:
+    def spread(self, seen: float, number: float) -> tuple[float, float]:
+        """Deviation and skewness of a step."""
         context = self.step.read * math.sqrt(seen / self.step.groups) * self.load.held_std  # of one group
-        return math.hypot((self.decode(seen + 2 * number) - self.decode(seen)) / 2, context)
+        numbers = (self.decode(seen + 2 * number) - self.decode(seen)) / 2
+        both = math.hypot(numbers, context)
+        skew = max(2 * number / seen - 1 / number, 0.0) if self.load.arrival_cv2 != 1.0 else 0.0
+        return both, skew * (numbers / max(both, 1e-12)) ** 3
 
     def begun(self, busy: float) -> float:
         """Sequences beyond that that began at the same moment."""
@@ -134,14 +139,18 @@ class Replica:
             seen = n + beside + self.begun(busy)
             step_s = self.decode(seen)
             rate = n / (steps * step_s + found * self.prefill * gain)
-            window = step_s + (self.prefill * gain if self.step.groups > 1 else 0.0)  # other groups prefill meanwhile
-            prompts = min(self.at_once(rate * window), most)
+            prompts = min(self.at_once(rate * step_s), most)
+            if self.step.groups > 1:  # other groups prefill meanwhile
+                later = rate * self.prefill * gain
+                none = none_after(later, t.arrival_cv2)
+                prompts = min(none * prompts + (1 - none) * self.at_once(later), most)
             gain = self.gain(prompts)
             busy = min(rate * self.prefill * gain, 1 - 1e-9)
         each = self.prefill * gain
         rate = n / (steps * step_s + found * each)
         busy = min(rate * each, 1.0)
-        rest, delayed, mean_wait, wait_cv2 = self.first(busy, each, step_s, n, prompts)
+        more = self.added(each, prompts, crowd(rate * step_s, t))
+        rest, delayed, mean_wait, wait_cv2 = self.first(busy, each, step_s, n, prompts, more)
         free = max(1 - busy, 1e-9)
         during, arrived = (rate, rate * step_s) if t.own else (0.0, rate * step_s / free)
         stalled = some_in(arrived, t.arrival_cv2)
@@ -157,7 +166,7 @@ class Replica:
         others = max(found * each / (steps * share) - sum(w * (a + b) / 2 for a, b, w, _ in bins), 0.0)
         brings = free if t.own else 1.0
         scale = others * brings / (each * max(sum(w * (self.at_once(arrived) - 1 + m) for *_, w, m in bins), 1e-12))
-        stalls, more = [], self.added(each, prompts, rate * step_s)
+        stalls = []
         for a, b, w, middle in bins:
             joined = -math.expm1(-hazard * (middle + arrived / 2))
             stalls.append(self.joining(a, b, w, (self.at_once(arrived) - 1 + middle) * scale, joined, brings, each, more))
@@ -171,7 +180,7 @@ class Replica:
             service=[a + b for a, b in zip(self.edges, self.later, strict=True)],
             service_mean=self.prefill + self.later_mean,
             gap=step_s,
-            gap_sd=self.spread(seen, self.number_sd(n, seen - n, step_s)),
+            gap_spread=self.spread(seen, self.number_sd(n, seen - n, step_s)),
             stalled=share,
             stalls=stalls,
             longest=math.inf,
@@ -249,7 +258,7 @@ class Replica:
             total += delayed * waits / 2
         delayed = min(total / max(waits, 1e-12), delayed)
         rest, delayed, waits, wait_cv2 = first_token(w, t, rate, busy, step_s, (delayed, waits))
-        spread = self.spread(seen, number)
+        spread, skew = self.spread(seen, number)
         counts = [max(v / room + 0.5, 1.0) for v in t.new]
         firsts = [c * first_step(v / c, 1 / c, s.attention(v, w) / c) for v, w, c in zip(t.new, t.whole, counts, strict=True)]
         sums = full - step_s, spread, rate * window, arrived
@@ -264,7 +273,7 @@ class Replica:
             service=list(itertools.accumulate(firsts, max)),
             service_mean=lone * (first_step(t.new_mean / lone, 1 / lone, self.attention / lone) + uneven),
             gap=step_s,
-            gap_sd=spread,
+            gap_spread=(spread, skew),
             stalled=share,
             stalls=stalls,
             longest=max(full - step_s, 0.0) + math.sqrt(3) * spread,
@@ -313,12 +322,12 @@ class Replica:
             return s.chunk(n * t.new_mean) + n * (s.each + self.attention)
 
         def whole(n: float) -> float:
-            longest = self._longest(n)[0]
+            longest = self.load.longest_of(n)[0]
             return filled(n) + max(longest - 1.0, 0.0) * s.decode(n, max(prompt + longest / 2, t.held))
 
         batch = whole(size)
         slope = min(max(math.log(whole(1.25 * size) / batch) / math.log(1.25), 0.0), 0.95)
-        outputs = self._longest(size)[1]
+        outputs = self.load.longest_of(size)[1]
         arrived = (1 + max(2 * company(size, t.arrival_cv2), -0.9)) / size
         size_cv2 = (arrived + outputs) / (1 - slope**2)
         cv2 = outputs + slope**2 * size_cv2
@@ -336,31 +345,22 @@ class Replica:
             service=[prefill + batch * v for v in rest_of(cv2, busy)],
             service_mean=prefill + busy * batch * (1 + cv2) / 2,
             gap=step_s,
-            gap_sd=math.hypot(self.decode(seen * (1 + math.sqrt(size_cv2))) - step_s, context),
+            gap_spread=(math.hypot(self.decode(seen * (1 + math.sqrt(size_cv2))) - step_s, context), 0.0),
             stalled=0.0,
             stalls=[],
             longest=0.0,
             gap_mean=step_s,
         )
 
-    def _longest(self, size: float) -> tuple[float, float]:
-        """Mean and variation of the longest output of a batch, on a line over the logs of the sizes that are tabulated."""
-        at = math.log(size)
-        for (a, *low), (b, *high) in itertools.pairwise(self.load.longest):
-            if at <= b:
-                x, y = (v + (w - v) * (at - a) / (b - a) for v, w in zip(low, high, strict=True))
-                return x, y
-        return self.load.longest[-1][1:]
-
     def _prefill(self, busy: float) -> Seen:
         most = max(self.chunk / self.load.new_mean, self.step.groups)
-        gain = 1.0
-        for _ in range(4):
-            rate = busy / (self.prefill * gain)
-            prompts = min(max(rate * self.prefill, 1.0), most)
-            gain = self.gain(prompts)
-        each = self.prefill * gain
-        rest, delayed, mean_wait, wait_cv2 = self.first(busy, each, 0.0, 64.0, prompts)
+        prompts, others = per_step(busy, self.load.queue_cv2)
+        prompts = min(prompts, most)
+        each = self.prefill * self.gain(prompts)
+        more = self.added(each, prompts, max(others, 1.0))
+        inside = others * (1 - (others / (1 + others)) ** (most - 1))
+        behind = max(inside - per_step(busy, 1.0)[1], 0.0) / 2
+        rest, delayed, mean_wait, wait_cv2 = self.first(busy, each, 0.0, 64.0, prompts, more, behind)
         return Seen(
             rate=busy / each,
             start=self.request,
@@ -371,7 +371,7 @@ class Replica:
             service=[a + b for a, b in zip(self.edges, self.later, strict=True)],
             service_mean=self.prefill + self.later_mean,
             gap=0.0,
-            gap_sd=0.0,
+            gap_spread=(0.0, 0.0),
             stalled=0.0,
             stalls=[],
             longest=0.0,
@@ -391,7 +391,7 @@ class Replica:
             service=[0.0] * len(EDGES),
             service_mean=0.0,
             gap=step_s,
-            gap_sd=self.spread(n + beside, self.number_sd(n, beside, step_s)),
+            gap_spread=self.spread(n + beside, self.number_sd(n, beside, step_s)),
             stalled=0.0,
             stalls=[],
             longest=0.0,

@@ -35,7 +35,7 @@ class Seen:
     service: list[float]
     service_mean: float
     gap: float
-    gap_sd: float
+    gap_spread: tuple[float, float]  # deviation and skewness
     stalled: float
     stalls: list[Stall]
     longest: float
@@ -56,7 +56,8 @@ class Seen:
 
     def itl_over(self, t: float, guard: float = 1.0) -> float:
         late = t - self.gap
-        plain = _tail(late / max(self.gap_sd, 1e-9))
+        sd, skew = self.gap_spread
+        plain = _tail(_unskewed(late / max(sd, 1e-9), skew))
         longer = 0.0
         for s in self.stalls:
             share = min(max((late - s.low) / (s.high - s.low), 0.0), 1.0) if s.high > s.low else float(late >= s.high)
@@ -82,7 +83,7 @@ class Seen:
         for weight, output in zip(WIDTHS, load.output_bins, strict=True):
             n = max(output - 1.0, 1.0)
             mean = self.gap_mean * (1 + past / n) / (1 + past / load.gaps)
-            total += weight * _tail((t - mean) / max(math.sqrt(each / n + (self.gap_sd / tokens) ** 2), 1e-9))
+            total += weight * _tail((t - mean) / max(math.sqrt(each / n + (self.gap_spread[0] / tokens) ** 2), 1e-9))
         return total
 
     def e2e_over(self, t: float, outputs: Sequence[float]) -> float:
@@ -102,6 +103,14 @@ class Seen:
         if metric == "ttft":
             return self.ttft_mean()
         return self.ttft_mean() + load.gaps * self.gap_mean if metric == "e2e" else self.gap_mean
+
+
+def _unskewed(z: float, skew: float) -> float:
+    """The normal deviation that is exceeded as often as ``z`` of a gamma distribution of this skewness, nearly."""
+    if not skew:
+        return z
+    k = max(skew, 1e-3)
+    return 6 / k * (max(1 + k * z / 2, 0.0) ** (1 / 3) - 1) + k / 6
 
 
 def _tail(z: float) -> float:

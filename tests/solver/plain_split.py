@@ -290,7 +290,7 @@ def _joined(start: Server, gap: Server, load_p: float, load_d: float) -> Seen:
         first.service,
         first.service_mean,
         then.gap,
-        then.gap_sd,
+        then.gap_spread,
         then.stalled,
         then.stalls,
         then.longest,

@@ -43,6 +43,15 @@ class Traffic:
     age_sd: float  # of what a running request has put out
     longest: list[tuple[float, float, float]]  # of a batch: the log of its size, the mean and the variation of the longest output
 
+    def longest_of(self, size: float) -> tuple[float, float]:
+        """Mean and variation of the longest output of a batch, on a line over the logs of the sizes that are tabulated."""
+        at = math.log(size)
+        for (a, *low), (b, *high) in itertools.pairwise(self.longest):
+            if at <= b:
+                x, y = (v + (w - v) * (at - a) / (b - a) for v, w in zip(low, high, strict=True))
+                return x, y
+        return self.longest[-1][1:]
+
 
 def traffic(problem: Problem) -> Traffic:
     d = problem.demand

@@ -55,7 +55,7 @@ def wait(w: Work, busy: float, arrived: float, load: Traffic, slots: float) -> t
 
 
 def first_token(
-    w: Work, load: Traffic, rate: float, busy: float, step: float, waits: tuple[float, float]
+    w: Work, load: Traffic, rate: float, busy: float, step: float, waits: tuple[float, float], behind: float | None = None
 ) -> tuple[float, float, float, float]:
     """The most that is left of a step; chance, mean and variation of the wait."""
     delayed, mean = waits
@@ -65,7 +65,8 @@ def first_token(
     share, most = ahead / (1.0 + ahead), delayed * w.left / total
     longer, burst = min(share, most), 0.0
     if load.arrival_cv2 != 1.0:
-        longer = min(max(share + w.more * company(rate * rest / 2, load.arrival_cv2) / total, 0.0), most)
+        more = company(rate * rest / 2, load.arrival_cv2) if behind is None else behind
+        longer = min(max(share + w.more * more / total, 0.0), most)
         burst = max(longer - share, 0.0)
     chance = w.added * delayed
     cv2 = 2 * chance - 1 + 4 / 3 * w.third * (1 - chance) / (1 + w.cv2) ** 2

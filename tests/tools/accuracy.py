@@ -138,13 +138,15 @@ def nested(unseen: Sequence[Pair]) -> str:
 
 def ordered(groups: Mapping[str, Sequence[Pair]]) -> str:
     """How often pairs of runs that differ in one thing are put the right way round."""
-    lines = []
+    lines, total, good = [], 0, 0
     for name, some in groups.items():
         for metric in NAMES:
             for o in orderings(some, metric):
                 if o.pairs:
+                    total, good = total + o.pairs, good + o.right
                     right = f"{o.right / o.pairs * 100:.1f} %"
                     lines.append((name, o.what, NAMES[o.metric], str(o.pairs), right))
+    lines.append(("all", "", "", str(total), f"{good / total * 100:.1f} %"))
     return table(("rows", "differ in", "metric", "pairs", "ordered rightly"), lines)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for deepseek-v3-h200, plan 071d094d6c9ca216. Change the spec: an edit here is lost with the next build.
+# Written by servegen for deepseek-v3-h200, plan d5b37c9dd0b4817e. Change the spec: an edit here is lost with the next build.
 # Starts the decode server of deepseek-v3-h200 on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -16,8 +16,8 @@ exec python3 -m sglang.launch_server \
   --kv-cache-dtype bfloat16 \
   --context-length 52224 \
   --mem-fraction-static 0.899 \
-  --max-running-requests 688 \
-  --cuda-graph-max-bs-decode 86 \
+  --max-running-requests 736 \
+  --cuda-graph-max-bs-decode 92 \
   --schedule-policy fcfs \
   --disaggregation-mode decode \
   --disaggregation-transfer-backend nixl \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-70b-chat, plan 18cda00ee1fe86fd. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-70b-chat, plan d84e93e236cc425d. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-70b-chat on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
