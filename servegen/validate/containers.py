@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from servegen.engines.launch import IN_POD, Launch
 from servegen.manifest import unescape_variables
+from servegen.secrecy import secret, secret_name, secret_value
 from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
 from servegen.validate.syntax import image_problem, is_name, is_port, is_port_name, is_variable, quantity
 
-_SECRET_NAME = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY|PRIVATE_KEY)$", re.IGNORECASE)
-_SECRET_FLAG = re.compile(r"--(.*-)?(api-key|token|password|secret|ssl-keyfile-password)")
 _HANDLERS = ("httpGet", "tcpSocket", "exec", "grpc")
 
 
@@ -197,8 +195,9 @@ def _check_words(scene: Scene, m: Manifest, path: str, container: Any) -> None:
     for entry, name in zip(env, names, strict=True):
         if not is_variable(name):
             scene.add("env", m, f"{path}.env", f"{name!r} cannot name a variable", "deploy.overrides.env")
-        if entry.get("value") and _SECRET_NAME.search(name):
-            problem = f"{name} holds its value in plain text; refer to a Secret"
+        value = entry.get("value")
+        if isinstance(value, str) and secret(name, value):
+            problem = f"{name} holds {secret_value(value) or 'its value'} in plain text; refer to a Secret"
             scene.add(
                 "secret",
                 m,
@@ -211,7 +210,7 @@ def _check_words(scene: Scene, m: Manifest, path: str, container: Any) -> None:
     for word in words:
         if word not in references:
             _check_literal(scene, m, f"{path}.args", word, "deploy.overrides.args")
-        if isinstance(word, str) and _SECRET_FLAG.fullmatch(word.partition("=")[0]):
+        if isinstance(word, str) and word.startswith("--") and secret_name(word.partition("=")[0]):
             scene.add(
                 "secret",
                 m,

@@ -112,6 +112,12 @@ def _typed_in(value: Any, notation: str, path: str) -> Iterator[tuple[str, str, 
         yield from typed(value, notation, path)
 
 
+def field_type(owner: str, field: str) -> str:
+    """The type of a field in the notation of ``schema.json``, "" where nothing is known of it."""
+    found = _types().get(owner, {}).get(field)
+    return found[-1].type if found else ""
+
+
 @cache
 def _types() -> dict[str, dict[str, list[_Field]]]:
     """Type -> field -> what it is; more than one entry where a release changed it."""
