@@ -10,25 +10,33 @@ import re
 #: Words of a name: parted by anything that is no letter, by digits, and where a small letter meets a capital.
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 #: What may follow the word that counts: API_KEY_2, TOKEN_VALUE.
-_TAILS = frozenset("VALUE TEXT RAW BASE B".split())
+_TAILS = frozenset(
+    ("VALUE", "TEXT", "RAW", "BASE", "B")
+)  # fmt: skip
 #: Last words that name a secret by themselves.
 _SECRETS = frozenset(
-    "TOKEN SECRET PASSWORD PASSWD PASSPHRASE PAT CREDENTIAL CREDENTIALS APIKEY AUTHKEY SECRETKEY ACCESSKEY PRIVATEKEY AUTHTOKEN"
-    " ACCESSTOKEN".split()
-)
+    ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "PAT", "CREDENTIAL", "CREDENTIALS", "APIKEY", "AUTHKEY",
+     "SECRETKEY", "ACCESSKEY", "PRIVATEKEY", "AUTHTOKEN", "ACCESSTOKEN")
+)  # fmt: skip
 #: A token of text, which a model has, is no secret.
 _OF_TEXT = frozenset(
-    "MAX MIN NUM PER EOS BOS PAD UNK SEP CLS MASK STOP START END IMAGE VIDEO AUDIO SPECIAL NEXT NEW FIRST LAST THINK TOOL".split()
-)
+    ("MAX", "MIN", "NUM", "PER", "EOS", "BOS", "PAD", "UNK", "SEP", "CLS", "MASK", "STOP", "START", "END", "IMAGE",
+     "VIDEO", "AUDIO", "SPECIAL", "NEXT", "NEW", "FIRST", "LAST", "THINK", "TOOL")
+)  # fmt: skip
 #: What a key opens, or who gives it out; any other key may be that of a cache, a map, a table or a keyboard.
 _KEYS = frozenset(
-    "API ACCESS PRIVATE SECRET ENCRYPTION SIGNING AUTH MASTER ADMIN ACCOUNT SUBSCRIPTION LICENSE DEPLOY SERVICE CLIENT SSH TLS SSL"
-    " RSA HMAC JWT FERNET WEBHOOK STORAGE OPENAI ANTHROPIC AZURE AWS WANDB COHERE GROQ NGC NVIDIA HF".split()
-)
-_PASSES = frozenset("DB USER ADMIN ROOT SMTP MAIL MYSQL POSTGRES PG REDIS AUTH PROXY REGISTRY DOCKER".split())
+    ("API", "ACCESS", "PRIVATE", "SECRET", "ENCRYPTION", "SIGNING", "AUTH", "MASTER", "ADMIN", "ACCOUNT", "SUBSCRIPTION",
+     "LICENSE", "DEPLOY", "SERVICE", "CLIENT", "SSH", "TLS", "SSL", "RSA", "HMAC", "JWT", "FERNET", "WEBHOOK", "STORAGE",
+     "OPENAI", "ANTHROPIC", "AZURE", "AWS", "WANDB", "COHERE", "GROQ", "NGC", "NVIDIA", "HF")
+)  # fmt: skip
+_PASSES = frozenset(
+    ("DB", "USER", "ADMIN", "ROOT", "SMTP", "MAIL", "MYSQL", "POSTGRES", "PG", "REDIS", "AUTH", "PROXY", "REGISTRY",
+     "DOCKER")
+)  # fmt: skip
 #: A switch says whether there is a secret, and a path where.
 _HARMLESS = re.compile(
-    r"|true|false|yes|no|on|off|[01]|(/(etc|var|run|mnt|secrets?|home|root|opt|tmp|usr|srv|data|app|config|models)/[\w./-]+)", re.I
+    r"|true|false|yes|no|on|off|[01]|(/(etc|var|run|mnt|secrets?|home|root|opt|tmp|usr|srv|data|app|config|models)/[\w./-]+)",
+    re.IGNORECASE,
 )
 #: What a generator of keys gives: long, of letters and digits.
 _RANDOM = re.compile(r"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9+/=_-]{20,}")

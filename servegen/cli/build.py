@@ -18,6 +18,7 @@ from servegen.cli.common import (
     put_findings,
     read_specs,
     say,
+    say_all,
     solving,
     tell,
     worst,
@@ -66,14 +67,17 @@ def build(
     if templates is not None and not os.path.isdir(templates):
         raise typer.BadParameter(f"there is no folder {str(templates)!r}", param_hint="'--templates'")
 
-    def one(source: Source) -> None:
-        """Take one spec as far as was asked. Raises ServegenError."""
+    def one(source: Source, warned: list[Diagnostic]) -> None:
+        """Take one spec as far as was asked; what the user is warned of goes into ``warned``. Raises ServegenError."""
         loaded = source.need()
         # A tree is compared with one that is made the way it was.
         before = not (verify or locked) and was_verified(out, source.name)
         again = verify or (before and (check or diff))
         with solving(loaded):
             result = compile_either(loaded, until, templates, out if locked else None, out, again)
+        warned += result.warnings
+        if format == "text":
+            say_all(warned)
         if before and until == "emit":
             say(f"note: {source.name}: the plan that stood here was verified by a replay, this one is not (--verify)")
         if check or diff:
@@ -87,13 +91,15 @@ def build(
     findings: list[Finding] = []
     codes: list[int] = []
     for source in read_specs(paths):
+        warned: list[Diagnostic] = []
         try:
-            one(source)
+            one(source, warned)
             codes.append(0)
-            findings.append(Finding(source.file, source.name, True))
+            findings.append(Finding(source.file, source.name, True, tuple(warned)))
         except ServegenError as error:
             codes.append(error.exit_code)
-            findings.append(Finding(source.file, source.name, False, diagnostics_of(error, source.file)))
+            told = (*diagnostics_of(error, source.file), *warned)
+            findings.append(Finding(source.file, source.name, False, told))
             if format == "text" and isinstance(error, StaleError) and check and not diff:
                 put(diagnostics_text(error.diagnostics))
             elif format == "text":

@@ -177,12 +177,17 @@ def say(line: str) -> None:
     print(visible(line), file=sys.stderr)
 
 
+def say_all(diagnostics: Sequence[Diagnostic]) -> None:
+    """Diagnostics as a compiler writes them, to stderr."""
+    from servegen.report.diagnostics import text
+
+    sys.stderr.write(text(diagnostics))
+
+
 def tell(error: ServegenError) -> None:
     """What went wrong with one spec, to stderr."""
     if isinstance(error, UserError):
-        from servegen.report.diagnostics import text
-
-        sys.stderr.write(text(error.diagnostics))
+        say_all(error.diagnostics)
     elif isinstance(error, InfeasibleError):
         from servegen.report.text import infeasible_blocks, plain
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from servegen.validate.objects import FOLDER, KUSTOMIZATION, Scene, mapping, sequence
+from servegen.validate.syntax import shown
 
 _KEY = "deploy.overrides.patches"
 _VERSION = "kustomize.config.k8s.io/v1beta1"
@@ -36,19 +37,19 @@ def _problems(body: Mapping[str, Any], there: set[str]) -> Iterator[tuple[str, s
             near = difflib.get_close_matches(str(name), _KNOWN, 1)
             yield str(name), "is no key of a kustomization" + (f"; did you mean {near[0]}?" if near else "")
     if body.get("apiVersion") not in (None, _VERSION):
-        yield "apiVersion", f"is {body['apiVersion']!r}, must be {_VERSION}"
+        yield "apiVersion", f"is {shown(body['apiVersion'])}, must be {_VERSION}"
     for field in _NEEDS_HELM:
         if body.get(field):
             yield field, "needs --enable-helm, which kubectl apply does not have"
     for field, name in _named(body):
         if "\n" not in name and "://" not in name and not name.startswith("..") and name not in there:
-            yield field, f"names {name!r}, which is not there"
+            yield field, f"names {shown(name)}, which is not there"
     pairs = [(field, body.get(field)) for field in _TEXTS]
     pairs += [("labels.pairs", mapping(label).get("pairs")) for label in sequence(body.get("labels"))]
     for field, values in pairs:
         for key, value in mapping(values).items():
             if not isinstance(value, str):
-                yield f"{field}.{key}", f"is {value!r}, must be text"
+                yield f"{field}.{key}", f"is {shown(value)}, must be text"
 
 
 def _named(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -133,14 +133,16 @@ def _items(node: list[Any], patch: list[Any], keys: tuple[str, ...], owner: str,
         here = f"{path}[{i}]"
         if item in wholly:
             continue
+        if len(keys) > 1 and isinstance(item, Mapping) and item.get(DIRECTIVE) == "replace":
+            raise PatchError(here, f"kustomize does not carry out {DIRECTIVE}: replace for items of this list")
         if not isinstance(item, Mapping):
             raise PatchError(here, "must be a mapping")
         if item.get(keys[0]) is None:
             raise PatchError(here, f"has no {keys[0]}, by which kustomize tells the items of this list apart")
-        alike = [x for x in rest if isinstance(x, Mapping) and all(x.get(k) == item[k] for k in keys if k in item)]
+        alike = [x for x in rest if isinstance(x, Mapping) and all(x.get(k) == item[k] for k in keys if item.get(k) is not None)]
         whole = [x for x in alike if all(x.get(k) == item.get(k) for k in keys)]
         if alike and not whole:
-            lacks = " and ".join(k for k in keys if k not in item)
+            lacks = " and ".join(k for k in keys if item.get(k) is None)
             problem = f"has no {lacks}: kustomize tells these items apart by {' and '.join(keys)}, and would drop this one"
             raise PatchError(here, problem)
         made = _mapping(whole[0] if whole else {}, item, owner, here)

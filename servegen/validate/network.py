@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from servegen.validate.objects import Manifest, Scene, admits, dig, mapping, sequence
-from servegen.validate.syntax import is_port, is_port_name
+from servegen.validate.syntax import is_port, is_port_name, shown
 
 _KEY = "deploy.networkPolicy"
 _DNS = 53
@@ -51,7 +51,7 @@ def _check_port(scene: Scene, m: Manifest, field: str, port: Mapping[str, Any], 
     number, end = port.get("port"), port.get("endPort")
     path = f"spec.{field}.ports"
     if not is_port(number) and not (isinstance(number, str) and is_port_name(number)):
-        scene.add("port", m, path, f"{number!r} is no port", _KEY)
+        scene.add("port", m, path, f"{shown(number)} is no port", _KEY)
         return
     if end is not None and not (is_port(number) and is_port(end) and end >= number):
         scene.add("port", m, path, f"the range {number} to {end} is none", _KEY)
@@ -76,7 +76,7 @@ def _check_peers(scene: Scene, m: Manifest) -> None:
         for block in (mapping(mapping(p).get("ipBlock")) for rule in _rules(m, field) for p in sequence(rule.get(side))):
             for cidr in [block[k] for k in ("cidr",) if k in block] + sequence(block.get("except")):
                 if not _is_cidr(cidr):
-                    scene.add("network", m, f"spec.{field}.{side}.ipBlock", f"{cidr!r} is no CIDR", f"{_KEY}.from")
+                    scene.add("network", m, f"spec.{field}.{side}.ipBlock", f"{shown(cidr)} is no CIDR", f"{_KEY}.from")
     entry = next((x for x in scene.launches if x.role is None), scene.launches[0])
     doors = [d for d in selected(scene, m.get("spec.podSelector")) if scene.launch(d) is entry]
     if planned and doors and not any(

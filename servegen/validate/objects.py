@@ -89,6 +89,21 @@ class Manifest:
         return [mapping(c) for c in sequence(self.pod.get("containers"))]
 
     @property
+    def main(self) -> int:
+        """Which container runs the planned process: that of the component's name, as patches put others first; else the first."""
+        name = self.pod_labels.get("app.kubernetes.io/component")
+        return next((i for i, c in enumerate(self.containers) if c.get("name") == name), 0)
+
+    @property
+    def server(self) -> Mapping[str, Any]:
+        """The container that runs the planned process. IndexError where there is none."""
+        return self.containers[self.main]
+
+    @property
+    def server_path(self) -> str:
+        return f"{self.pod_path}.containers[{self.main}]"
+
+    @property
     def ports(self) -> list[Mapping[str, Any]]:
         """All container ports of a pod."""
         return [mapping(p) for c in self.containers for p in sequence(c.get("ports"))]

@@ -11,7 +11,7 @@ from servegen.engines.launch import IN_POD, Launch
 from servegen.plan import Role
 from servegen.validate.containers import literal, node_words
 from servegen.validate.objects import Manifest, Scene, admits, dig, mapping, sequence
-from servegen.validate.syntax import quantity
+from servegen.validate.syntax import quantity, shown
 
 _MAX_GRACE_S = 3600
 _VERSION_LABEL = "app.kubernetes.io/version"
@@ -32,9 +32,9 @@ def check_pods(scene: Scene) -> None:
         _check_pod(scene, m)
         role, launch = scene.role(m), scene.launch(m)
         if launch is not None and m.containers:
-            _check_command(scene, m, launch, m.containers[0])
+            _check_command(scene, m, launch, m.server)
         if role is not None and m.containers:
-            _check_role(scene, m, role, m.containers[0])
+            _check_role(scene, m, role, m.server)
             if not m.is_worker:
                 _check_replicas(scene, m, role)
     covered = [(launch.name, m.kind) for m in scene.runners if (launch := scene.launch(m)) is not None]
@@ -109,13 +109,13 @@ def _check_pod(scene: Scene, m: Manifest) -> None:
     account = m.pod.get("serviceAccountName")
     if account not in [a.name for a in scene.of_kind("ServiceAccount")]:
         scene.add(
-            "reference", m, f"{m.pod_path}.serviceAccountName", f"there is no ServiceAccount {account!r}", "metadata.name"
+            "reference", m, f"{m.pod_path}.serviceAccountName", f"there is no ServiceAccount {shown(account)}", "metadata.name"
         )
 
 
 def _check_command(scene: Scene, m: Manifest, launch: Launch, container: Any) -> None:
     """The planned command must be what the container runs; words before it (a profiler) or behind it are the template's."""
-    path = f"{m.pod_path}.containers[0]"
+    path = m.server_path
     references = node_words(scene, m)
     words = [w for key in ("command", "args") for w in sequence(container.get(key))]
     words = [_Reference(w) if w in references else literal(w) for w in words]
@@ -126,12 +126,13 @@ def _check_command(scene: Scene, m: Manifest, launch: Launch, container: Any) ->
     if None not in misses:
         start, miss = max(zip(starts, (k or 0 for k in misses), strict=True), key=lambda pair: pair[1])
         found = words[start + miss] if start + miss < len(words) else "the end"
-        problem = f"word {start + miss + 1} is {found!r}, planned: {planned[miss]!r}"
+        problem = f"word {start + miss + 1} is {shown(found)}, planned: {shown(planned[miss])}"
         scene.add("command", m, f"{path}.args", problem, "deploy.overrides.args")
     env = {mapping(e).get("name"): literal(mapping(e).get("value")) for e in sequence(container.get("env"))}
     for name, value in launch.env.items():
         if env.get(name) != value:
-            scene.add("command", m, f"{path}.env", f"{name} is {env.get(name)!r}, planned: {value!r}", "deploy.overrides.env")
+            problem = f"{name} is {shown(env.get(name))}, planned: {value!r}"
+            scene.add("command", m, f"{path}.env", problem, "deploy.overrides.env")
 
 
 @dataclass(frozen=True)
@@ -141,13 +142,13 @@ class _Reference:
     word: str
 
     def __repr__(self) -> str:
-        return f"{self.word!r}, to be expanded"
+        return f"{shown(self.word)}, to be expanded"
 
 
 def _check_role(scene: Scene, m: Manifest, role: Role, container: Any) -> None:
     """What the plan says of the pods of one role."""
     pool = scene.plan.pool[role.pool]
-    here = f"{m.pod_path}.containers[0]"
+    here = m.server_path
     world, over = role.tp * role.pp, scene.plan.nodes(role) if m.kind == "LeaderWorkerSet" else 1
     for where in ("requests", "limits"):
         count = quantity(mapping(dig(container, f"resources.{where}")).get(pool.resource))
@@ -185,7 +186,7 @@ def _check_replicas(scene: Scene, m: Manifest, role: Role) -> None:
             "deploy.autoscaling",
         )
     if not scaled and replicas != role.total_replicas:
-        problem = f"is {replicas!r}, the plan has {role.total_replicas}"
+        problem = f"is {shown(replicas)}, the plan has {role.total_replicas}"
         scene.add(
             "replicas",
             m,
@@ -228,10 +229,10 @@ def _check_startup(scene: Scene, m: Manifest, role: Role, container: Any) -> Non
     storage = scene.plan.pool[role.pool].storage_bytes_per_s
     if storage > 0 and budget_s < role.checkpoint_bytes / storage:
         problem = f"gives {budget_s} s, reading the weights alone takes {role.checkpoint_bytes / storage:.0f} s"
-        scene.add("startup", m, f"{m.pod_path}.containers[0].startupProbe", problem, "hardware.pool[].storage.bandwidth")
+        scene.add("startup", m, f"{m.server_path}.startupProbe", problem, "hardware.pool[].storage.bandwidth")
     deadline = m.get("spec.progressDeadlineSeconds")
     if m.kind == "Deployment" and (not isinstance(deadline, int) or deadline <= budget_s):
-        problem = f"is {deadline!r}, a pod may take {budget_s} s to start"
+        problem = f"is {shown(deadline)}, a pod may take {budget_s} s to start"
         scene.add("rollout", m, "spec.progressDeadlineSeconds", problem, "hardware.pool[].storage.bandwidth")
 
 
@@ -243,11 +244,11 @@ def _check_grace(scene: Scene, m: Manifest, role: Role, container: Any) -> None:
         sleep = int(words[1]) if len(words) == 2 and words[0] == "sleep" and str(words[1]).isdigit() else None
     if not isinstance(sleep, int) or sleep < 1:
         problem = "no sleep: requests that still arrive while endpoints are updated would be refused"
-        scene.add("grace", m, f"{m.pod_path}.containers[0].lifecycle.preStop", problem, "deploy.overrides.patches")
+        scene.add("grace", m, f"{m.server_path}.lifecycle.preStop", problem, "deploy.overrides.patches")
         sleep = 0
     plan = scene.plan
     decode_s = plan.traffic.longest_output * plan.prediction.itl.p99 if role.role != "prefill" else 0.0
     needed = min(_MAX_GRACE_S, sleep + decode_s)
     if not isinstance(grace, int) or grace < needed:
-        problem = f"is {grace!r}; the sleep and the longest decode take {needed:.0f} s"
+        problem = f"is {shown(grace)}; the sleep and the longest decode take {needed:.0f} s"
         scene.add("grace", m, f"{m.pod_path}.terminationGracePeriodSeconds", problem, "traffic.osl")

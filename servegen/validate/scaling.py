@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
-from servegen.validate.syntax import quantity
+from servegen.validate.syntax import quantity, shown
 
 _KEY = "deploy.autoscaling"
 #: Of what can be scaled: its apiVersion, and how the name of a pod that serves goes on behind its own.
@@ -39,13 +39,13 @@ def _check_scaler(scene: Scene, m: Manifest) -> None:
     kind = str(m.get("spec.scaleTargetRef.kind") or "Deployment")
     runner = next((d for d in scene.runners if (d.kind, d.name) == (kind, target)), None)
     if runner is None:
-        scene.add("reference", m, "spec.scaleTargetRef", f"there is no {kind} {target!r}", "deploy.autoscaling")
+        scene.add("reference", m, "spec.scaleTargetRef", f"there is no {kind} {shown(target)}", "deploy.autoscaling")
     version = _TARGETS.get(kind, ("", ""))[0]
     if version and m.get("spec.scaleTargetRef.apiVersion") not in (None, version):
-        problem = f"is {m.get('spec.scaleTargetRef.apiVersion')!r}, a {kind} is {version}"
+        problem = f"is {shown(m.get('spec.scaleTargetRef.apiVersion'))}, a {kind} is {version}"
         scene.add("reference", m, "spec.scaleTargetRef.apiVersion", problem, _KEY)
     if not isinstance(low, int) or not isinstance(high, int) or not 1 <= low <= high:
-        problem = f"min {low!r}, max {high!r}: 1 <= min <= max is needed"
+        problem = f"min {shown(low)}, max {shown(high)}: 1 <= min <= max is needed"
         scene.add("scaling", m, f"spec.{names[0]}", problem, "traffic.trough")
     elif runner is not None and (role := scene.role(runner)) is not None:
         pool, over = scene.plan.pool[role.pool], scene.plan.nodes(role)
@@ -73,7 +73,8 @@ def _check_triggers(scene: Scene, m: Manifest) -> None:
         if trigger.get("type") != "prometheus":
             continue
         if not re.match(r"https?://[^\s/]", str(data.get("serverAddress"))):
-            scene.add("scaling", m, f"{path}.serverAddress", f"{data.get('serverAddress')!r} is no address of a Prometheus", _KEY)
+            problem = f"{shown(data.get('serverAddress'))} is no address of a Prometheus"
+            scene.add("scaling", m, f"{path}.serverAddress", problem, _KEY)
         _check_query(scene, m, f"{path}.query", data.get("query"))
     most, fallback = m.get("spec.maxReplicaCount"), m.get("spec.fallback.replicas")
     if isinstance(fallback, int) and isinstance(most, int) and fallback > most:
@@ -99,7 +100,7 @@ def _check_query(scene: Scene, m: Manifest, path: str, query: Any) -> None:
             met = False
         if not met:
             what = f"pods of {m.get('spec.scaleTargetRef.name')}" if label == "pod" else f"the namespace {m.namespace}"
-            scene.add("scaling", m, path, f"{label}{how}{value!r} finds nothing of {what}", _KEY)
+            scene.add("scaling", m, path, f"{label}{how}{shown(value)} finds nothing of {what}", _KEY)
 
 
 def _check_series(scene: Scene, m: Manifest, path: str, text: str) -> None:
@@ -120,7 +121,7 @@ def _check_metrics(scene: Scene, m: Manifest) -> None:
         if value is None or value <= 0:
             scene.add("quantity", m, f"{path}.target.averageValue", "must be a positive quantity", _KEY)
         if target.get("type") != "AverageValue":
-            scene.add("scaling", m, f"{path}.target.type", f"is {target.get('type')!r}, must be AverageValue", _KEY)
+            scene.add("scaling", m, f"{path}.target.type", f"is {shown(target.get('type'))}, must be AverageValue", _KEY)
         _check_series(scene, m, f"{path}.metric.name", str(dig(metric, "pods.metric.name")))
 
 
