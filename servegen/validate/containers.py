@@ -10,8 +10,6 @@ from servegen.secrecy import secret, secret_name, secret_value
 from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
 from servegen.validate.syntax import image_problem, is_name, is_port, is_port_name, is_variable, quantity, shown
 
-_HANDLERS = ("httpGet", "tcpSocket", "exec", "grpc")
-
 
 def check_containers(scene: Scene) -> None:
     """Every container of every pod, those that run before the others included."""
@@ -22,6 +20,7 @@ def check_containers(scene: Scene) -> None:
         for i, container in enumerate(m.containers):
             _check_container(scene, m, f"{m.pod_path}.containers[{i}]", container)
             _check_ports(scene, m, f"{m.pod_path}.containers[{i}]", container)
+            _check_probes(scene, m, f"{m.pod_path}.containers[{i}]", container, i == m.main)
         for i, container in enumerate(first):
             _check_container(scene, m, f"{m.pod_path}.initContainers[{i}]", container)
         _check_names(scene, m, [*first, *m.containers])
@@ -29,7 +28,7 @@ def check_containers(scene: Scene) -> None:
         if launch is not None and m.containers:
             if not m.is_worker:
                 _check_listening(scene, m, launch)
-            _check_devices(scene, m, [*m.containers[1:], *first])
+            _check_devices(scene, m, [*(c for i, c in enumerate(m.containers) if i != m.main), *first])
 
 
 def _check_names(scene: Scene, m: Manifest, containers: list[Any]) -> None:
@@ -91,7 +90,7 @@ def _check_container(scene: Scene, m: Manifest, path: str, container: Any) -> No
     problem = image_problem(container.get("image"))
     if problem:
         scene.add("image", m, f"{path}.image", problem, "deploy.image")
-    _check_resources(scene, m, f"{path}.resources", mapping(container.get("resources")))
+    _check_resources(scene, m, f"{path}.resources", mapping(container.get("resources")), container is m.server)
     _check_words(scene, m, path, container)
     security = mapping(container.get("securityContext"))
     if security.get("privileged") or security.get("allowPrivilegeEscalation") is not False:
@@ -115,23 +114,27 @@ def _check_container(scene: Scene, m: Manifest, path: str, container: Any) -> No
 
 def _check_ports(scene: Scene, m: Manifest, path: str, container: Any) -> None:
     ports = [mapping(p) for p in sequence(container.get("ports"))]
-    names, numbers = [str(p.get("name")) for p in ports], [p.get("containerPort") for p in ports]
-    for name, number in zip(names, numbers, strict=True):
+    names = [str(p["name"]) for p in ports if p.get("name") is not None]
+    numbers = [(str(p.get("containerPort")), p.get("protocol", "TCP")) for p in ports]
+    for port in ports:
+        number = port.get("containerPort")
         if not is_port(number):
-            scene.add("port", m, f"{path}.ports", f"{name}: {shown(number)} is no port, 1 to 65535", "deploy.overrides.args")
+            problem = f"{port.get('name', 'one')}: {shown(number)} is no port, 1 to 65535"
+            scene.add("port", m, f"{path}.ports", problem, "deploy.overrides.args")
+    for name in names:
         if not is_port_name(name):
-            scene.add(
-                "port",
-                m,
-                f"{path}.ports",
-                f"{shown(name)} is no port name: at most 15 of a-z, 0-9 and '-'",
-                "deploy.overrides.args",
-            )
+            problem = f"{shown(name)} is no port name: at most 15 of a-z, 0-9 and '-'"
+            scene.add("port", m, f"{path}.ports", problem, "deploy.overrides.args")
     if any("hostPort" in p for p in ports):
         problem = "hostPort opens the node to the pod, and lets one pod a node start"
         scene.add("security", m, f"{path}.ports", problem, "deploy.overrides.patches")
-    if len(set(names)) < len(names) or len({str(n) for n in numbers}) < len(numbers):
+    if len(set(names)) < len(names) or len(set(numbers)) < len(numbers):
         scene.add("port", m, f"{path}.ports", "a name or a number is there twice", "deploy.overrides.args")
+
+
+def _check_probes(scene: Scene, m: Manifest, path: str, container: Any, serves: bool) -> None:
+    """The probes of one container; what the planned process must have, others may leave out. Handlers: ``unions.py``."""
+    names = [str(mapping(p).get("name")) for p in sequence(container.get("ports"))]
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         body = mapping(container.get(probe))
         if m.is_worker and body:
@@ -140,15 +143,13 @@ def _check_ports(scene: Scene, m: Manifest, path: str, container: Any) -> None:
         if m.is_worker:
             continue
         if not body:
-            scene.add("probe", m, f"{path}.{probe}", "is missing", "constraints.engines")
-            continue
-        if len([h for h in _HANDLERS if h in body]) != 1:
-            scene.add("probe", m, f"{path}.{probe}", f"one of {', '.join(_HANDLERS)} is needed", "constraints.engines")
+            if serves:
+                scene.add("probe", m, f"{path}.{probe}", "is missing", "constraints.engines")
             continue
         port = dig(body, "httpGet.port") or dig(body, "tcpSocket.port")
         if ("httpGet" in body or "tcpSocket" in body) and not (is_port(port) or port in names):
             scene.add("port", m, f"{path}.{probe}", f"{shown(port)} is no port of the container", "deploy.overrides.args")
-        for field in ("periodSeconds", "timeoutSeconds", "failureThreshold"):
+        for field in ("periodSeconds", "timeoutSeconds", "failureThreshold") if serves else ():
             if not isinstance(body.get(field), int) or body[field] < 1:
                 scene.add(
                     "probe",
@@ -159,7 +160,7 @@ def _check_ports(scene: Scene, m: Manifest, path: str, container: Any) -> None:
                 )
 
 
-def _check_resources(scene: Scene, m: Manifest, path: str, resources: Any) -> None:
+def _check_resources(scene: Scene, m: Manifest, path: str, resources: Any, serves: bool) -> None:
     requests, limits = mapping(resources.get("requests")), mapping(resources.get("limits"))
     for where, values in (("requests", requests), ("limits", limits)):
         for name, value in values.items():
@@ -168,7 +169,7 @@ def _check_resources(scene: Scene, m: Manifest, path: str, resources: Any) -> No
             elif name in ("cpu", "memory") and not quantity(value):
                 problem = f"{name}: {value} leaves the pod nothing to run with"
                 scene.add("resources", m, f"{path}.{where}", problem, f"hardware.pool[].{name}")
-    for name in ("cpu", "memory"):
+    for name in ("cpu", "memory") if serves else ():
         if name not in requests:
             scene.add("resources", m, f"{path}.requests", f"{name} is missing", f"hardware.pool[].{name}")
     for name in sorted({*requests, *limits}):

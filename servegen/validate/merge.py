@@ -133,8 +133,8 @@ def _items(node: list[Any], patch: list[Any], keys: tuple[str, ...], owner: str,
         here = f"{path}[{i}]"
         if item in wholly:
             continue
-        if len(keys) > 1 and isinstance(item, Mapping) and item.get(DIRECTIVE) == "replace":
-            raise PatchError(here, f"kustomize does not carry out {DIRECTIVE}: replace for items of this list")
+        if isinstance(item, Mapping) and item.get(DIRECTIVE) == "replace":
+            raise PatchError(here, f"kustomize does not carry out {DIRECTIVE}: replace of one item, and would drop it")
         if not isinstance(item, Mapping):
             raise PatchError(here, "must be a mapping")
         if item.get(keys[0]) is None:

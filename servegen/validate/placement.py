@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from servegen.validate.objects import Manifest, Scene, admits, dig, mapping, sequence
@@ -71,7 +72,7 @@ def _check_pool(scene: Scene, m: Manifest) -> None:
             scene.add("placement", m, f"{m.pod_path}.nodeSelector", problem, "hardware.pool[].nodeSelector")
     tolerations = sequence(m.pod.get("tolerations"))
     for toleration in pool.tolerations:
-        if dict(toleration) not in tolerations:
+        if not any(_tolerates(mapping(have), mapping(toleration)) for have in tolerations):
             problem = f"leaves out {_text(toleration)}: the pods may never be scheduled"
             scene.add("placement", m, f"{m.pod_path}.tolerations", problem, "hardware.pool[].tolerations")
     cpus = quantity(mapping(dig(m.server, "resources.requests")).get("cpu")) if m.containers else None
@@ -92,6 +93,20 @@ def _check_token(scene: Scene, m: Manifest) -> None:
         found = f"{shown(ref.get('name'))}, {shown(ref.get('key'))}"
         problem = f"HF_TOKEN comes from {found}; the spec says {wanted[0]!r}, {wanted[1]!r}"
         scene.add("reference", m, f"{m.server_path}.env", problem, "deploy.hfTokenSecret")
+
+
+def _tolerates(have: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether a toleration covers what another does: no key is every key, no effect every effect, Exists every value."""
+    if have.get("effect") and have.get("effect") != wanted.get("effect"):
+        return False
+    if have.get("tolerationSeconds") is not None and have.get("tolerationSeconds") != wanted.get("tolerationSeconds"):
+        return False
+    exists = have.get("operator") == "Exists"
+    if exists and not have.get("key"):
+        return True
+    return have.get("key") == wanted.get("key") and (
+        exists or (wanted.get("operator") != "Exists" and (have.get("value") or "") == (wanted.get("value") or ""))
+    )
 
 
 def _text(toleration: Any) -> str:

@@ -69,7 +69,7 @@ def _check_service(scene: Scene, m: Manifest) -> None:
             scene.add("port", m, "spec.ports.nodePort", "belongs to the types NodePort and LoadBalancer", "deploy.overrides.args")
         if not is_port(port.get("port")):
             scene.add("port", m, "spec.ports", f"{shown(port.get('port'))} is no port, 1 to 65535", "deploy.overrides.args")
-        if not is_port_name(str(port.get("name"))):
+        if (len(ports) > 1 or "name" in port) and not is_port_name(str(port.get("name"))):
             scene.add("port", m, "spec.ports", f"{shown(port.get('name'))} is no port name", "deploy.overrides.args")
         target = port.get("targetPort", port.get("port"))
         _require_port(scene, m, "spec.ports.targetPort", target, pods, port.get("protocol", "TCP"))

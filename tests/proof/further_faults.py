@@ -55,7 +55,7 @@ FURTHER: tuple[Fault, ...] = (
               "failureThreshold": 3}),
           "probe", "readinessProbe", "constraints.engines", "asks a command, not the process"),
     Fault("two handlers in one probe", "one", SERVE, put(f"{CONTAINER}.livenessProbe.tcpSocket", {"port": "http"}),
-          "probe", "livenessProbe", "constraints.engines", "one of httpGet, tcpSocket, exec, grpc is needed"),
+          "union", "livenessProbe", "deploy.overrides.patches", "has httpGet and tcpSocket at once"),
     Fault("probe successThreshold 2 on liveness", "one", SERVE, put(f"{CONTAINER}.livenessProbe.successThreshold", 2),
           "union", "livenessProbe.successThreshold", "deploy.overrides.patches", "must be 1"),
     Fault("service to a numeric port nothing has", "one", SERVICE, put("spec.ports.0.targetPort", 9999),
