@@ -116,9 +116,11 @@ def render(result: Result) -> Result:
     chosen = made(result.plan, "plan")
     bundle = render(chosen, result.templates)
     replaced = overridden(chosen) if bundle.files else ()
-    page = plan_markdown(chosen, Environment(result.templates), bundle.files, replaced)
+    templating = Environment(result.templates)
+    page = plan_markdown(chosen, templating, bundle.files, replaced)
     files = {**bundle.files, "PLAN.md": page, "plan.lock.json": dumps(chosen)}
-    return replace(result, bundle=replace(bundle, files=files, templates={**bundle.templates, "PLAN.md": TEMPLATE}))
+    templates = {**bundle.templates, "PLAN.md": templating.origin(TEMPLATE)}
+    return replace(result, bundle=replace(bundle, files=files, templates=templates))
 
 
 def validate(result: Result) -> Result:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ import typer
 
 from servegen.cli.common import (
     Source,
+    check_templates,
     diagnostics_of,
     format_of,
     one_of,
@@ -23,7 +23,7 @@ from servegen.cli.common import (
     tell,
     worst,
 )
-from servegen.errors import Diagnostic, ServegenError, StaleError, Where
+from servegen.errors import Diagnostic, ServegenError, StaleError, UserError, Where
 
 if TYPE_CHECKING:
     from servegen.bundle import Bundle
@@ -64,8 +64,14 @@ def build(
         raise typer.BadParameter("a locked plan is rendered as it is; servegen simulate replays it", param_hint="'--verify'")
     until = "validate" if check or diff else stop_after
 
-    if templates is not None and not os.path.isdir(templates):
-        raise typer.BadParameter(f"there is no folder {str(templates)!r}", param_hint="'--templates'")
+    try:
+        check_templates(templates)
+    except UserError as error:
+        if format == "text":
+            tell(error)
+        else:
+            put_findings([Finding(str(templates), "", False, error.diagnostics)], format)
+        return error.exit_code
 
     def one(source: Source, warned: list[Diagnostic]) -> None:
         """Take one spec as far as was asked; what the user is warned of goes into ``warned``. Raises ServegenError."""

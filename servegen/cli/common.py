@@ -153,6 +153,17 @@ def read_lock(path: str) -> Plan:
         raise UserError(Diagnostic("bad-lock", message, Where(path), "servegen build writes plan.lock.json")) from error
 
 
+def check_templates(templates: Path | None) -> None:
+    """A usage error where there is no such folder, and a UserError where something in it would be passed over."""
+    if templates is None:
+        return
+    if not os.path.isdir(templates):  # unlike Path.is_dir no error for a name that is too long
+        raise typer.BadParameter(f"there is no folder {str(templates)!r}", param_hint="'--templates'")
+    from servegen.render.environment import Environment
+
+    Environment(templates)
+
+
 def one_of(flag: str, value: str, allowed: Sequence[str]) -> str:
     """``value`` if it is one of the allowed words; a usage error else."""
     if value not in allowed:

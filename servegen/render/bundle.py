@@ -33,9 +33,10 @@ def render(plan: Plan, templates: Path | None = None) -> Bundle:
     files: dict[str, str] = {}
     origin: dict[str, str] = {}
     for view in object_views(plan, launches):
-        _write(files, origin, view.meta.path, view.template)
+        _write(files, origin, view.meta.path, templating.origin(view.template))
         files[view.meta.path] = templating.render(view.template, {"o": view})
-        prove(view.meta.path, files[view.meta.path], view, view.template, templating.is_users(view.template))
+        place = templating.place(view.template)
+        prove(view.meta.path, files[view.meta.path], view, view.template, templating.is_users(view.template), place)
     patches = _patches(plan)
     _kustomize(plan, templating, files, origin, patches)
     scripts = _scripts(plan, launches, templating, origin)
@@ -68,8 +69,8 @@ def _kustomize(
     view, template = kustomization_view(plan, names, entries), KustomizationView.template
     path = "kubernetes/kustomization.yaml"
     files[path] = templating.render(template, {"o": view})
-    origin[path] = template
-    prove(path, files[path], view, template, templating.is_users(template))
+    origin[path] = templating.origin(template)
+    prove(path, files[path], view, template, templating.is_users(template), templating.place(template))
 
 
 def _patches(plan: Plan) -> dict[str, str]:
@@ -124,5 +125,5 @@ def _scripts(
     for launch in launches:
         path, template = f"launch/{launch.name}.sh", script_template(launch)
         scripts[path] = templating.render(template, {"plan": plan, "launch": launch, "header": header})
-        origin[path] = template
+        origin[path] = templating.origin(template)
     return scripts

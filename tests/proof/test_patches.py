@@ -193,7 +193,7 @@ def test_a_fault_of_a_patch_names_its_line(marked: str, says: str, tmp_path: Pat
 #: What people patch, and nothing is wrong with.
 GOOD = (
     f"{HEAD}spec:\n  template:\n    metadata: {{annotations: {{sidecar: 'yes'}}, labels: {{team: a}}}}\n",
-    f"{HEAD}spec: {{template: {{spec: {{tolerations: [{{operator: Exists}}], nodeSelector: {{zone: a}}, schedulerName: vol}}}}}}\n",
+    f"{HEAD}spec: {{template: {{spec: {{tolerations: [{{operator: Exists}}], schedulerName: vol, nodeSelector: {{z: a}}}}}}}}\n",
     of(f"{SIDE}}}"),
     of("{name: serve, env: [{name: A, valueFrom: {fieldRef: {fieldPath: metadata.name}}}], terminationMessagePath: /x}"),
     "kind: Service\nmetadata: {name: chat}\nspec: {type: LoadBalancer, externalTrafficPolicy: Local}\n",
