@@ -346,3 +346,58 @@ def test_a_spec_may_come_through_a_pipe(tmp_path: Path) -> None:
         capture_output=True, text=True, env=clean_environment(), timeout=60, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "dangling", "pipe", "loop"])
+@pytest.mark.parametrize("flags", [(), ("--check",), ("--diff",), ("--locked",)], ids=["build", "check", "diff", "locked"])
+def test_an_output_folder_that_is_none_is_told_so(place: str, flags: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "pipe")
+    ran = command("build", write_spec(tmp_path / "s.yaml", spec()), "-o", tmp_path / place, *flags, patience_s=10)
+    assert ran.code == 1 and "error[no-folder]: the output must be a folder, and " in ran.err and "-o" in ran.err, ran
+    assert (tmp_path / "file").read_text() == "mine" and "File exists" not in ran.err
+
+
+def test_what_stands_in_the_output_is_read_within_bounds(tmp_path: Path) -> None:
+    """A file of the size of a disk, or a pipe, in the place of one of ours: compared without being read, or never opened."""
+    file = write_spec(tmp_path / "s.yaml", spec())
+    assert command("build", file, "-o", tmp_path / "out").code == 0
+    page = tmp_path / "out" / "chat" / "PLAN.md"
+    os.truncate(page, 2**40)
+    assert command("build", file, "-o", tmp_path / "out", "--check", patience_s=10).code == 2
+    ran = command("build", file, "-o", tmp_path / "out", "--diff", patience_s=10)
+    assert ran.code == 1 and "larger than" in ran.err and "PLAN.md" in ran.err, ran
+    page.unlink()
+    os.mkfifo(page)
+    assert command("build", file, "-o", tmp_path / "out", "--check", patience_s=10).code == 2
+    page.unlink()
+    os.truncate(tmp_path / "out" / "chat" / "files.lock", 2**40)
+    ran = command("build", file, "-o", tmp_path / "out", patience_s=10)
+    assert ran.code == 1 and "larger than" in ran.err and "files.lock" in ran.err, ran
+    assert (tmp_path / "out" / "chat" / "files.lock").stat().st_size == 2**40
+
+
+@pytest.mark.parametrize("mode", ["aggregated", "disaggregated", "static"])
+@pytest.mark.parametrize("batch", [20_001, 1_000_000, 10_000_000])
+def test_an_estimate_of_a_million_users_ends(batch: int, mode: str) -> None:
+    """At once: in closed form, because it does not fit, or refused with a way out."""
+    for accelerator in ("h100-sxm-80gb", "b300-sxm-288gb"):
+        line = ("estimate", "--model", "Llama-3.1-8B", "--accelerator", accelerator, "--batch", batch, "--mode", mode)
+        ran = command(*map(str, line), "--engine", "vllm", patience_s=10)
+        if batch > 10**6:
+            assert ran.code == 1 and "--batch" in ran.err
+        elif ran.code:
+            assert "at most 20,000 users" in ran.err and "--physics ideal" in ran.err, ran
+        else:
+            assert "fits" in ran.out
+
+
+def test_a_replay_that_takes_an_hour_says_how_to_ask_for_less(tmp_path: Path) -> None:
+    pool = [{"accelerator": "h100-sxm-80gb", "nodes": 100_000, "perNode": 8}]
+    document = spec(slo={}, traffic={"concurrency": 1_000_000, "isl": 1024, "osl": 128}, hardware__pool=pool)
+    file = write_spec(tmp_path / "s.yaml", document)
+    for line in (("simulate", file), ("plan", file, "--verify"), ("build", file, "--verify", "-o", tmp_path / "out")):
+        ran = command(*line, patience_s=10)
+        assert ran.code == 1 and "20,000,000 requests" in ran.err and "--requests" in ran.err, ran
