@@ -8,7 +8,7 @@ from typing import Any
 
 from servegen.bundle import Bundle
 from servegen.engines.launch import Launch
-from servegen.errors import Diagnostic, Where
+from servegen.errors import Diagnostic, Severity, Where
 from servegen.plan import Plan, Role
 
 FOLDER = "kubernetes/"
@@ -145,10 +145,12 @@ class Scene:
             return None
         return next((r for r in self.plan.choice.roles if r.name == launch.name), None)
 
-    def add(self, code: str, manifest: Manifest, path: str, problem: str, key: str) -> None:
+    def add(self, code: str, manifest: Manifest, path: str, problem: str, key: str, severity: Severity = "error") -> None:
         """Record that ``path`` of ``manifest`` is wrong; ``key`` is the spec key that governs it."""
         message = f"{manifest.kind}/{manifest.name}: {path}: {problem}"
-        self.found.append(Diagnostic(f"bundle-{code}", message, Where(manifest.path), self._hint(manifest.path, key)))
+        role = self.role(manifest) if "pool[]" in key else None
+        hint = self._hint(manifest.path, key if role is None else key.replace("pool[]", f"pool[{role.pool}]"))
+        self.found.append(Diagnostic(f"bundle-{code}", message, Where(manifest.path), hint, severity))
 
     def add_file(self, code: str, path: str, problem: str, key: str) -> None:
         """Record a finding about a file that holds no object."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from servegen.engines.launch import IN_POD, Launch
+from servegen.engines.startup import LEAST_PROCESS_BYTES, PROCESS_BYTES
 from servegen.plan import Role
 from servegen.validate.containers import literal, node_words
 from servegen.validate.objects import Manifest, Scene, admits, dig, mapping, sequence
@@ -164,10 +165,33 @@ def _check_role(scene: Scene, m: Manifest, role: Role, container: Any) -> None:
         scene.add(
             "resources", m, f"{here}.resources.requests", "memory is more than a node has", "hardware.pool[].memory"
         )
+    _check_room(scene, m, role, mapping(dig(container, "resources.limits")).get("memory"))
     _check_shm(scene, m, role, container, memory)
     _check_startup(scene, m, role, container)
     if not m.is_worker:
         _check_grace(scene, m, role, container)
+
+
+def _check_room(scene: Scene, m: Manifest, role: Role, limit: Any) -> None:
+    """Whether the host side of a server can live in its pod: weights pass through memory, and each rank keeps a core busy.
+
+    The files of the weights are mapped and their pages reclaimed, so less than their size makes a start slower, not
+    impossible; what a process holds besides cannot be reclaimed, and what goes beyond the limit is killed.
+    """
+    pool, memory = scene.plan.pool[role.pool], quantity(limit)
+    devices = pool.pod_devices(role.devices)
+    here = f"{m.server_path}.resources.limits"
+    if memory and memory < LEAST_PROCESS_BYTES * devices:
+        least = f"{devices} x {LEAST_PROCESS_BYTES / 2**30:g} GiB"
+        problem = f"memory: {limit}, and the processes hold at least {least} before they load anything: they are killed"
+        scene.add("resources", m, here, problem, "hardware.pool[].memory")
+    elif memory and memory < PROCESS_BYTES * devices:
+        problem = f"memory: {limit}, and the processes take about {devices} x {PROCESS_BYTES / 2**30:g} GiB: they may be killed"
+        scene.add("resources", m, here, problem, "hardware.pool[].memory", "warning")
+    if 0 < pool.node_cpus < pool.per_node and not m.is_worker:
+        few = f"a node has fewer CPUs ({pool.node_cpus}) than accelerators ({pool.per_node})"
+        problem = f"{few}, each of which keeps one busy: steps are launched later than predicted"
+        scene.add("resources", m, f"{m.server_path}.resources.requests", problem, "hardware.pool[].cpu", "warning")
 
 
 def _check_replicas(scene: Scene, m: Manifest, role: Role) -> None:
