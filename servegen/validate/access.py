@@ -34,6 +34,8 @@ def _bound(scene: Scene) -> set[str]:
     """The accounts that some binding gives a Role that watches pods."""
 
     def watches(rule: Mapping[str, object]) -> bool:
+        if not {"", "*"} & {str(g) for g in sequence(rule.get("apiGroups"))}:
+            return False
         return "pods" in sequence(rule.get("resources")) and {str(v) for v in sequence(rule.get("verbs"))} >= _WATCHING
 
     watching = {m.name for m in scene.of_kind("Role") if any(watches(rule) for rule in _rules(m))}

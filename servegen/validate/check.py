@@ -19,6 +19,7 @@ from servegen.validate.kustomize import check_keys
 from servegen.validate.manifests import check_kustomization, check_objects
 from servegen.validate.network import check_network
 from servegen.validate.objects import FOLDER, KUSTOMIZATION, PATCHES, Manifest, Scene
+from servegen.validate.outside import check_outside
 from servegen.validate.patches import check_patches
 from servegen.validate.placement import check_placement
 from servegen.validate.pods import check_pods
@@ -41,6 +42,7 @@ CHECKS: tuple[Callable[[Scene], None], ...] = (
     check_network,
     check_access,
     check_scaling,
+    check_outside,
     check_rules,
 )
 

@@ -19,6 +19,17 @@ _KNOWN = frozenset(
      "generators", "transformers", "validators", "configurations", "crds", "openapi", "buildMetadata", "sortOptions",
      "helmCharts", "helmGlobals", "helmChartInflationGenerator", "imageTags")
 )  # fmt: skip
+#: What would make other objects of those that were proven against the plan.
+_UNSEEN: Mapping[str, str] = {
+    "commonLabels": "it changes selectors, and that of a Deployment can never change; labels do not",
+    "namePrefix": "metadata.name of the spec names them",
+    "nameSuffix": "metadata.name of the spec names them",
+    "images": "deploy.image of the spec says which one",
+    "imageTags": "deploy.image of the spec says which one",
+    "replicas": "the plan counts them",
+    "patchesStrategicMerge": "deploy.overrides.patches of the spec names them",
+    "patchesJson6902": "deploy.overrides.patches of the spec names them",
+}
 _NEEDS_HELM = ("helmCharts", "helmChartInflationGenerator")
 #: Lists whose items are files, or hold one inline: a text of more than one line.
 _FILES = ("bases", "components", "generators", "transformers", "validators", "configurations", "crds", "patchesStrategicMerge")
@@ -38,6 +49,12 @@ def _problems(body: Mapping[str, Any], there: set[str]) -> Iterator[tuple[str, s
             yield str(name), "is no key of a kustomization" + (f"; did you mean {near[0]}?" if near else "")
     if body.get("apiVersion") not in (None, _VERSION):
         yield "apiVersion", f"is {shown(body['apiVersion'])}, must be {_VERSION}"
+    for field, why in _UNSEEN.items():
+        if body.get(field):
+            yield field, f"changes the objects behind all checks: {why}"
+    for label in sequence(body.get("labels")):
+        if mapping(label).get("includeSelectors") is True:
+            yield "labels.includeSelectors", "is true: it changes selectors, and that of a Deployment can never change"
     for field in _NEEDS_HELM:
         if body.get(field):
             yield field, "needs --enable-helm, which kubectl apply does not have"

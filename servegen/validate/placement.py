@@ -34,7 +34,10 @@ def _check_scheduling(scene: Scene, m: Manifest) -> None:
             problem = f"{toleration.get('key')}: Exists takes no value"
             scene.add("placement", m, f"{m.pod_path}.tolerations", problem, "hardware.pool[].tolerations")
     for spread in (mapping(s) for s in sequence(m.pod.get("topologySpreadConstraints"))):
-        if "labelSelector" in spread and not admits(spread["labelSelector"], m.pod_labels):
+        if not mapping(spread.get("labelSelector")):
+            problem = "has no labelSelector: it counts no pods, and spreads none"
+            scene.add("selector", m, f"{m.pod_path}.topologySpreadConstraints", problem, "metadata.name")
+        elif not admits(spread["labelSelector"], m.pod_labels):
             problem = "selects none of the pods that it should spread"
             scene.add("selector", m, f"{m.pod_path}.topologySpreadConstraints", problem, "metadata.name")
 

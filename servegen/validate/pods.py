@@ -20,6 +20,8 @@ _ROLLOUT = {
     "Deployment": "spec.strategy.rollingUpdate",
     "LeaderWorkerSet": "spec.rolloutStrategy.rollingUpdateConfiguration",
 }
+#: Images whose own user is root.
+_RUN_AS_ROOT = ("lmsysorg/sglang", "nvcr.io/nvidia/")
 _DEFAULT_SHM_BYTES = 64 * 2**20  # what a container has without an emptyDir
 
 
@@ -165,6 +167,12 @@ def _check_role(scene: Scene, m: Manifest, role: Role, container: Any) -> None:
         scene.add(
             "resources", m, f"{here}.resources.requests", "memory is more than a node has", "hardware.pool[].memory"
         )
+    if "memory" not in mapping(dig(container, "resources.limits")):
+        problem = "memory is missing: /dev/shm and the page cache may take the node from its other pods"
+        scene.add("resources", m, f"{here}.resources.limits", problem, "hardware.pool[].memory")
+    _check_liveness(scene, m, container)
+    _check_fabric(scene, m, role, container)
+    _check_user(scene, m, container)
     _check_room(scene, m, role, mapping(dig(container, "resources.limits")).get("memory"))
     _check_shm(scene, m, role, container, memory)
     _check_startup(scene, m, role, container)
@@ -192,6 +200,41 @@ def _check_room(scene: Scene, m: Manifest, role: Role, limit: Any) -> None:
         few = f"a node has fewer CPUs ({pool.node_cpus}) than accelerators ({pool.per_node})"
         problem = f"{few}, each of which keeps one busy: steps are launched later than predicted"
         scene.add("resources", m, f"{m.server_path}.resources.requests", problem, "hardware.pool[].cpu", "warning")
+
+
+def _check_liveness(scene: Scene, m: Manifest, container: Any) -> None:
+    """A server that is only busy must be taken out before it is ended: a restart loads all weights again."""
+    spans = []
+    for probe in ("livenessProbe", "readinessProbe"):
+        period, failures = (dig(container, f"{probe}.{field}") for field in ("periodSeconds", "failureThreshold"))
+        spans.append(period * failures if isinstance(period, int) and isinstance(failures, int) else 0)
+    if all(spans) and spans[0] < spans[1]:
+        problem = f"ends the server after {spans[0]} s, before the {spans[1]} s after which it is taken out"
+        scene.add("probe", m, f"{m.server_path}.livenessProbe", problem, "deploy.overrides.patches")
+
+
+def _check_fabric(scene: Scene, m: Manifest, role: Role, container: Any) -> None:
+    """A server whose traffic leaves its node over RDMA needs the adapter, and leave to pin memory for it."""
+    pool = scene.plan.pool[role.pool]
+    if not pool.rdma or (scene.plan.choice.topology != "disaggregated" and scene.plan.nodes(role) == 1):
+        return
+    if pool.rdma_resource and pool.rdma_resource not in mapping(dig(container, "resources.limits")):
+        problem = f"{pool.rdma_resource} is missing: the pod does not see the fabric that the plan counts on"
+        scene.add("devices", m, f"{m.server_path}.resources.limits", problem, "hardware.pool[].fabric.resource")
+    security = mapping(container.get("securityContext"))
+    if "IPC_LOCK" not in sequence(dig(security, "capabilities.add")) and not security.get("privileged"):
+        problem = "IPC_LOCK is missing: without it RDMA cannot pin memory"
+        scene.add("devices", m, f"{m.server_path}.securityContext.capabilities.add", problem, "hardware.pool[].fabric.rdma")
+
+
+def _check_user(scene: Scene, m: Manifest, container: Any) -> None:
+    """The kubelet starts no container as another than root whose image says nothing else."""
+    own, pod = mapping(container.get("securityContext")), mapping(m.pod.get("securityContext"))
+    users = [s["runAsUser"] for s in (own, pod) if s.get("runAsUser") is not None]
+    other = own.get("runAsNonRoot", pod.get("runAsNonRoot"))
+    if other and str(container.get("image")).startswith(_RUN_AS_ROOT) and (not users or users[0] == 0):
+        problem = "is true, and the image runs as root: the kubelet refuses to start it without runAsUser"
+        scene.add("user", m, f"{m.server_path}.securityContext.runAsNonRoot", problem, "deploy.image")
 
 
 def _check_replicas(scene: Scene, m: Manifest, role: Role) -> None:

@@ -9,6 +9,15 @@ from typing import Any
 from servegen.validate.objects import Manifest, Scene, admits, mapping, selects, sequence
 from servegen.validate.syntax import is_port, is_port_name, shown
 
+_INSTANCE = "app.kubernetes.io/instance"
+#: Where each kind selects pods by their labels.
+_SELECTORS: Mapping[str, str] = {
+    "Deployment": "spec.selector.matchLabels",
+    "Service": "spec.selector",
+    "PodDisruptionBudget": "spec.selector.matchLabels",
+    "PodMonitor": "spec.selector.matchLabels",
+    "NetworkPolicy": "spec.podSelector.matchLabels",
+}
 #: A duration as Prometheus reads it.
 _DURATION = re.compile(r"(?:[0-9]+y)?(?:[0-9]+w)?(?:[0-9]+d)?(?:[0-9]+h)?(?:[0-9]+m)?(?:[0-9]+s)?(?:[0-9]+ms)?(?<!^)")
 
@@ -23,9 +32,19 @@ def check_references(scene: Scene) -> None:
     for m in scene.manifests:
         if m.kind in checks:
             checks[m.kind](scene, m)
+        if m.kind in _SELECTORS:
+            _check_own(scene, m)
     _check_entry(scene)
     _check_discovery(scene)
     _check_cover(scene)
+
+
+def _check_own(scene: Scene, m: Manifest) -> None:
+    """A selector without this plan's own label takes the pods of every other plan in the namespace, too."""
+    path = _SELECTORS[m.kind]
+    if mapping(m.get(path)).get(_INSTANCE) != scene.plan.name:
+        problem = f"does not name {_INSTANCE}: {scene.plan.name}, and takes the pods of other deployments in {m.namespace}, too"
+        scene.add("selector", m, path, problem, "metadata.name")
 
 
 def _selected(scene: Scene, selector: Mapping[str, Any]) -> list[Manifest]:
@@ -34,6 +53,8 @@ def _selected(scene: Scene, selector: Mapping[str, Any]) -> list[Manifest]:
 
 def _require_pods(scene: Scene, m: Manifest, path: str) -> list[Manifest]:
     pods = _selected(scene, mapping(m.get(path)))
+    if path.endswith(".matchLabels"):  # expressions narrow what the labels leave
+        pods = [pod for pod in pods if admits(m.get(path.removesuffix(".matchLabels")), pod.pod_labels)]
     if not pods:
         scene.add("reference", m, path, "selects no pods of this bundle", "metadata.name")
     return pods
@@ -57,6 +78,9 @@ def _check_service(scene: Scene, m: Manifest) -> None:
     ports = [mapping(p) for p in sequence(m.get("spec.ports"))]
     if not ports:
         scene.add("port", m, "spec.ports", "there is none", "deploy.overrides.args")
+    if m.get("spec.publishNotReadyAddresses") is True:
+        problem = "requests go to servers that still load their weights"
+        scene.add("entry", m, "spec.publishNotReadyAddresses", problem, "metadata.name")
     kind = m.get("spec.type") or "ClusterIP"
     if kind == "ExternalName":
         scene.add("reference", m, "spec.type", "ExternalName leads out of the cluster, not to the pods", "metadata.name")
@@ -103,7 +127,8 @@ def _check_budget(scene: Scene, m: Manifest) -> None:
     pods = _selected(scene, mapping(m.get("spec.selector.matchLabels")))
     planned = [r.total_replicas * scene.plan.nodes(r) for d in pods if (r := scene.role(d))]
     all_of_them = isinstance(least, int) and any(least >= n for n in planned)
-    if m.get("spec.maxUnavailable") == "100%":
+    most = m.get("spec.maxUnavailable")
+    if most == "100%" or (isinstance(most, int) and any(most >= n > 1 for n in planned)):
         problem = "every pod may be evicted at once: it protects nothing"
         scene.add("budget", m, "spec.maxUnavailable", problem, "constraints.spareReplicas")
     if m.get("spec.maxUnavailable") in (0, "0", "0%") or least == "100%" or all_of_them:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from servegen.plan import Role
 from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
 from servegen.validate.syntax import is_name, quantity, shown
 
 _KEY = "deploy.modelCache"
+#: Engines that fetch what they load from the hub, where it is not a path.
+_ASK_HUB = ("sglang",)
 
 
 def check_volumes(scene: Scene) -> None:
@@ -13,8 +16,8 @@ def check_volumes(scene: Scene) -> None:
     for m in scene.pods:
         _check_volumes(scene, m)
         _check_sources(scene, m)
-        if scene.role(m) is not None and m.containers:
-            _check_cache(scene, m)
+        if (role := scene.role(m)) is not None and m.containers:
+            _check_cache(scene, m, role)
     for m in scene.of_kind("PersistentVolumeClaim"):
         _check_claim(scene, m)
 
@@ -67,7 +70,7 @@ def _check_sources(scene: Scene, m: Manifest) -> None:
             scene.add("security", m, f"{m.pod_path}.volumes", problem, f"{_KEY}.hostPath")
 
 
-def _check_cache(scene: Scene, m: Manifest) -> None:
+def _check_cache(scene: Scene, m: Manifest, role: Role) -> None:
     """Weights are downloaded into the cache at the first start: it must be mounted where the engine looks, and take them."""
     container = m.server
     env = {str(mapping(e).get("name")): mapping(e).get("value") for e in sequence(container.get("env"))}
@@ -75,6 +78,9 @@ def _check_cache(scene: Scene, m: Manifest) -> None:
     mounts = [mapping(x) for x in sequence(container.get("volumeMounts"))]
     mount = next((x for x in mounts if x.get("mountPath") == home), None)
     if home is None:
+        if scene.plan.choice.engine in _ASK_HUB and not role.load.startswith("/"):
+            problem = "HF_HUB_CACHE is not set: every pod downloads the weights anew, into its own layer"
+            scene.add("volume", m, f"{m.server_path}.env", problem, _KEY)
         return
     path = f"{m.server_path}.volumeMounts"
     if mount is None:
@@ -92,6 +98,9 @@ def _check_claim(scene: Scene, m: Manifest) -> None:
     spread = sum(r.total_replicas for r in roles) > 1 or sum(scene.plan.pool[i].nodes for i in {r.pool for r in roles}) > 1
     if not modes or (spread and not {"ReadWriteMany", "ReadOnlyMany"} & {str(mode) for mode in modes}):
         problem = f"{', '.join(map(str, modes)) or 'none'}: pods of several nodes mount it, which takes ReadWriteMany"
+        scene.add("claim", m, "spec.accessModes", problem, "deploy.modelCache.size")
+    if modes and {str(mode) for mode in modes} <= {"ReadOnlyMany"}:
+        problem = "ReadOnlyMany: the first start downloads the weights into it, which takes ReadWriteMany"
         scene.add("claim", m, "spec.accessModes", problem, "deploy.modelCache.size")
     if m.get("spec.volumeMode") not in (None, "Filesystem"):
         scene.add("claim", m, "spec.volumeMode", "weights are files, which a raw device does not hold", "deploy.modelCache.size")

@@ -224,7 +224,7 @@ FURTHER: tuple[Fault, ...] = (
     Fault("policy types without Ingress", "one", POLICY, put("spec.policyTypes", ["Egress"]),
           "network", "spec.policyTypes", "deploy.networkPolicy", "Ingress is left out, so that the rules of spec.ingress"),
     Fault("policy that closes DNS", "one", POLICY, put("spec.egress.0", GONE),
-          "network", "spec.egress", "deploy.networkPolicy", "port 53 is closed: the pods resolve no name"),
+          "network", "spec.egress", "deploy.networkPolicy", "port 53 is closed for UDP: the pods resolve no name"),
     Fault("policy for every namespace", "one", POLICY, put("spec.ingress.0.from", [{"namespaceSelector": {}}]),
           "network", "spec.ingress.from", "deploy.networkPolicy.from", "{'namespaceSelector': {}} lets everybody in, which the"),
     Fault("policy for the whole internet", "one", POLICY, put("spec.ingress.0.from", [{"ipBlock": {"cidr": "0.0.0.0/0"}}]),

@@ -29,6 +29,7 @@ from tests.proof.further_faults import FURTHER
 from tests.proof.group_faults import GROUP_FAULTS
 from tests.proof.harness import ROOT, command, spec, tree, write_spec
 from tests.proof.rule_faults import RULE_FAULTS
+from tests.proof.service_faults import SERVICE_FAULTS
 
 KINDS = {
     "deployment": "Deployment",
@@ -43,7 +44,7 @@ KINDS = {
     "role": "Role",
     "rolebinding": "RoleBinding",
 }
-ALL = (*FAULTS, *FURTHER, *GROUP_FAULTS, *RULE_FAULTS)
+ALL = (*FAULTS, *FURTHER, *GROUP_FAULTS, *RULE_FAULTS, *SERVICE_FAULTS)
 
 
 @cache
