@@ -131,6 +131,8 @@ SERVICE_FAULTS: tuple[Fault, ...] = (
           "scaleDown.policies", KEY, "ended at once"),
     Fault("pods that all go at once by Kubernetes", "split", HPA, put("spec.behavior", GONE), "scaling",
           "scaleDown.policies", KEY, "ended at once"),
+    Fault("door that nobody opens", "split", "deployment-router", put("spec.replicas", 0), "replicas", "spec.replicas",
+          "overrides.patches", "nobody answers at the door"),
     # Storage, rights.
     Fault("claim that nobody may write", "one", CLAIM, put("spec.accessModes", ["ReadOnlyMany"]), "claim", "spec.accessModes",
           "modelCache.size", "downloads the weights into it"),

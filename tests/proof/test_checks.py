@@ -74,6 +74,7 @@ def found_in(spec: str, file: str, change: Any) -> list[Diagnostic]:
 
 
 NAMED = {"name": "mine", "key": "a"}
+PROJECTED = [{"secret": {"name": "mine"}}]
 POD = "spec.template.spec"
 OUTSIDE = (
     ("Secret 'mine'", put(f"{CONTAINER}.env.+", {"name": "A", "valueFrom": {"secretKeyRef": NAMED}})),
@@ -83,7 +84,7 @@ OUTSIDE = (
     ("Secret 'mine'", put(f"{POD}.imagePullSecrets", [{"name": "mine"}])),
     ("ConfigMap 'mine'", lambda d: [put(f"{POD}.volumes.+", {"name": "x", "configMap": {"name": "mine"}})(d),
                                     put(f"{CONTAINER}.volumeMounts.+", {"name": "x", "mountPath": "/x"})(d)]),
-    ("Secret 'mine'", lambda d: [put(f"{POD}.volumes.+", {"name": "x", "projected": {"sources": [{"secret": NAMED}]}})(d),
+    ("Secret 'mine'", lambda d: [put(f"{POD}.volumes.+", {"name": "x", "projected": {"sources": PROJECTED}})(d),
                                  put(f"{CONTAINER}.volumeMounts.+", {"name": "x", "mountPath": "/x"})(d)]),
 )  # fmt: skip
 
