@@ -64,7 +64,7 @@ def _check_selector(scene: Scene, m: Manifest) -> None:
 
 def _check_rollout(scene: Scene, m: Manifest) -> None:
     path, key = _ROLLOUT.get(m.kind, ""), "hardware.pool"
-    if role is None and m.get("spec.replicas") == 0:
+    if scene.role(m) is None and m.get("spec.replicas") == 0:
         scene.add("replicas", m, "spec.replicas", "is 0: nobody answers at the door", "deploy.overrides.patches")
     if m.get("spec.paused"):
         scene.add("rollout", m, "spec.paused", "no rollout would ever begin", "deploy.overrides.patches")
