@@ -7,10 +7,11 @@ A stage takes what the one before it made and adds its own; :func:`compile_spec`
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from servegen.codec import dumps, read_as
@@ -47,7 +48,10 @@ class Locked(Protocol):
 
 @dataclass(frozen=True)
 class Result:
-    """How far one spec has come. ``templates``, ``locked``, ``out`` and ``verify`` are what the user asked for."""
+    """How far one spec has come. ``templates``, ``locked``, ``out`` and ``verify`` are what the user asked for.
+
+    ``warnings`` are what the user is told and may leave as it is.
+    """
 
     loaded: LoadedSpec
     templates: Path | None = None
@@ -58,6 +62,7 @@ class Result:
     plan: Plan | None = None
     bundle: Bundle | None = None
     changes: tuple[Change, ...] = ()
+    warnings: tuple[Diagnostic, ...] = ()
 
 
 def load(path: Path) -> tuple[list[LoadedSpec | LoadedFleet], list[UserError]]:
@@ -111,17 +116,19 @@ def render(result: Result) -> Result:
     chosen = made(result.plan, "plan")
     bundle = render(chosen, result.templates)
     replaced = overridden(chosen) if bundle.files else ()
-    page = plan_markdown(chosen, Environment(result.templates), bundle.files, replaced)
+    templating = Environment(result.templates)
+    page = plan_markdown(chosen, templating, bundle.files, replaced)
     files = {**bundle.files, "PLAN.md": page, "plan.lock.json": dumps(chosen)}
-    return replace(result, bundle=replace(bundle, files=files, templates={**bundle.templates, "PLAN.md": TEMPLATE}))
+    templates = {**bundle.templates, "PLAN.md": templating.origin(TEMPLATE)}
+    return replace(result, bundle=replace(bundle, files=files, templates=templates))
 
 
 def validate(result: Result) -> Result:
     """Prove the bundle: schemas, references between objects, flags against the engine's contract, shell syntax."""
     from servegen.validate.check import validate
 
-    chosen, bundle = made(result.plan, "plan"), made(result.bundle, "render")
-    return replace(result, bundle=validate(chosen, bundle))
+    warned = validate(made(result.plan, "plan"), made(result.bundle, "render"))
+    return replace(result, warnings=(*result.warnings, *(located(result.loaded, d) for d in warned)))
 
 
 def emit(result: Result) -> Result:
@@ -170,18 +177,19 @@ def run(stage: Callable[[Result], Result], result: Result) -> Result:
     try:
         return stage(result)
     except (RenderError, BundleError, NotBuiltError) as error:
-        raise type(error)(_located(loaded, d) for d in error.diagnostics) from error
+        raise type(error)(located(loaded, d) for d in error.diagnostics) from error
     except UserError as error:
         if type(error) is not UserError:
             raise
-        raise UserError(_located(loaded, d) for d in error.diagnostics) from error
+        raise UserError(located(loaded, d) for d in error.diagnostics) from error
 
 
-def _located(loaded: LoadedSpec, found: Diagnostic) -> Diagnostic:
+def located(loaded: LoadedSpec, found: Diagnostic) -> Diagnostic:
     """``found`` with the spec's line: as its place if it has none, else behind the spec key that its hint begins with.
 
     Engines, templates and checks know which key governs what they find; where it stands, only the spec knows.
     """
+    found = found.at(_of_user(loaded, found.where))
     known = _KEY.match(found.hint)
     key = _KEY.match(found.message) or known or _KEY.search(found.hint)
     place = loaded.where.at(_spec_key(key[0]) if key else "spec")
@@ -191,6 +199,16 @@ def _located(loaded: LoadedSpec, found: Diagnostic) -> Diagnostic:
         return found
     place = loaded.where.at(_spec_key(known[0]))
     return replace(found, hint=f"{known[0]} ({place}){found.hint[known.end() :]}")
+
+
+def _of_user(loaded: LoadedSpec, where: Where) -> Where:
+    """The user's own file where ``where`` is that of its copy in the bundle."""
+    folder, _, name = where.file.rpartition("/")
+    overrides = loaded.spec.spec.deploy.overrides
+    for patch in (overrides.patches or ()) if overrides is not None and folder == "kubernetes/patches" else ():
+        if PurePosixPath(patch).name == name:
+            return replace(where, file=os.path.normpath(os.path.join(os.path.dirname(loaded.file), patch)))
+    return where
 
 
 _KEY = re.compile(r"(spec\.)?(metadata\.name|(model|traffic|hardware|constraints|deploy)\.\w[\w.\[\]-]*\w\]?)")

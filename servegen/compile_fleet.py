@@ -45,6 +45,7 @@ class FleetResult:
     parts: tuple[single.Result, ...] = ()
     bundle: Bundle | None = None
     changes: tuple[Change, ...] = ()
+    warnings: tuple[Diagnostic, ...] = ()
 
 
 def resolve(result: FleetResult) -> FleetResult:
@@ -114,7 +115,7 @@ def validate(result: FleetResult) -> FleetResult:
     """Prove every member's bundle, and that no two members have an object in common."""
     parts = tuple(single.run(single.validate, part) for part in result.parts)
     _refuse_shared_objects(result.loaded, parts)
-    return replace(result, parts=parts)
+    return replace(result, parts=parts, warnings=tuple(d for part in parts for d in part.warnings))
 
 
 def emit(result: FleetResult) -> FleetResult:

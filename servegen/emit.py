@@ -35,6 +35,7 @@ LOCK_TRIES, LOCK_PAUSE_S = 1200, 0.05
 
 Kind = Literal["created", "updated", "removed", "missing", "extra", "different"]
 
+_MOST_SHOWN = 2**26  # of a file in a diff
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
@@ -55,6 +56,7 @@ def write(root: Path, bundle: Bundle) -> list[Change]:
     """
     wanted = _wanted(bundle)
     target = root / bundle.name
+    _refuse_file(root)
     with _told(target):
         root.mkdir(parents=True, exist_ok=True)
         with _locked(root):
@@ -74,6 +76,7 @@ def check(root: Path, bundle: Bundle) -> list[Change]:
     Writes nothing and passes over files that are the user's own.
     """
     target = root / bundle.name
+    _refuse_file(root)
     with _told(target):
         return _compare(target, _wanted(bundle), bundle.executable)
 
@@ -82,6 +85,7 @@ def diff(root: Path, bundle: Bundle) -> str:
     """The unified diff from the folder to the bundle, by path, ``""`` if there is none. Writes nothing."""
     wanted = _wanted(bundle)
     target = root / bundle.name
+    _refuse_file(root)
     parts: list[str] = []
     with _told(target):
         for change in _compare(target, wanted, bundle.executable):
@@ -105,18 +109,24 @@ def diff(root: Path, bundle: Bundle) -> str:
 def read_plan_lock(root: Path, name: str, file: str = PLAN_LOCK) -> str:
     """The text of ``root/<name>/plan.lock.json``. Raises EmitError if it is not there or cannot be read."""
     path = root / name / file
+    _refuse_file(root)
     with _told(path):
-        present = path.is_file()
-    if not present:
-        message = "there is no locked plan to render"
-        raise EmitError(Diagnostic("no-lock", message, Where(str(path)), "build once without --locked"))
-    with _told(path):
-        return inputs.read(path).decode("utf-8", "backslashreplace")
+        if path.is_file():
+            return inputs.read(path).decode("utf-8", "backslashreplace")
+    message = "there is no locked plan to render"
+    raise EmitError(Diagnostic("no-lock", message, Where(str(path)), "build once without --locked"))
 
 
 def manifest(files: Mapping[str, str]) -> str:
     """The text of ``files.lock`` for ``files``: one ``sha256  path`` a line, by path."""
-    return "".join(f"{_sha256(files[path].encode())}  {path}\n" for path in sorted(files))
+    return "".join(f"{hashlib.sha256(files[path].encode()).hexdigest()}  {path}\n" for path in sorted(files))
+
+
+def _refuse_file(root: Path) -> None:
+    """EmitError where the output folder, or a folder on the way to it, is something else."""
+    if why := inputs.no_folder(root):
+        message, hint = f"the output must be a folder, and {why}", "name another folder with -o"
+        raise EmitError(Diagnostic("no-folder", message, Where(str(root)), hint))
 
 
 def _wanted(bundle: Bundle) -> dict[str, str]:
@@ -138,8 +148,9 @@ def _owned(target: Path) -> dict[str, set[str]]:
     path = target / MANIFEST
     if path.is_symlink() or not path.is_file():
         return {}
-    found: dict[str, set[str]] = {MANIFEST: {_sha256(path.read_bytes())}}
-    for line in _text(path).splitlines():
+    data = inputs.read(path)
+    found: dict[str, set[str]] = {MANIFEST: {hashlib.sha256(data).hexdigest()}}
+    for line in data.decode("utf-8", "backslashreplace").splitlines():
         match = _LINE.fullmatch(line)
         if match and all(part not in ("", ".", "..") for part in match[2].split("/")):
             found.setdefault(match[2], set()).add(match[1])
@@ -149,7 +160,7 @@ def _owned(target: Path) -> dict[str, set[str]]:
 def _as_written(target: Path, path: str, owned: Mapping[str, set[str]]) -> bool:
     """Whether the file is what a former build wrote there, untouched."""
     file = target / path
-    return path in owned and file.is_file() and not file.is_symlink() and _sha256(file.read_bytes()) in owned[path]
+    return path in owned and file.is_file() and not file.is_symlink() and inputs.sha256(file) in owned[path]
 
 
 def _compare(target: Path, wanted: Mapping[str, str], executable: frozenset[str]) -> list[Change]:
@@ -161,7 +172,7 @@ def _compare(target: Path, wanted: Mapping[str, str], executable: frozenset[str]
         elif (
             _through_link(target, path)
             or not file.is_file()
-            or file.read_bytes() != text.encode()
+            or not inputs.holds(file, text.encode())
             or bool(file.stat().st_mode & stat.S_IXUSR) != (path in executable)
         ):
             changes.append(Change(path, "different"))
@@ -196,7 +207,7 @@ def _refuse_foreign(target: Path, wanted: Mapping[str, str]) -> None:
             elif file.is_dir():
                 if not all(_as_written(target, f"{path}/{name}", owned) for name in _files(file)):
                     refuse(file, "a folder with files of yours stands where servegen must write a file")
-            elif file.exists() and path not in owned and file.read_bytes() != text.encode():
+            elif file.exists() and path not in owned and not inputs.holds(file, text.encode()):
                 refuse(file, f"servegen did not write this file (it is not in {MANIFEST}) and will not overwrite it")
     if found:
         raise EmitError(dict.fromkeys(found))
@@ -374,7 +385,7 @@ def _same(one: Path, other: Path) -> bool:
 
 def _text(path: Path) -> str:
     """The file's text; bytes that are no UTF-8 are shown, not refused."""
-    return path.read_bytes().decode("utf-8", "backslashreplace") if path.is_file() else ""
+    return inputs.read(path, _MOST_SHOWN).decode("utf-8", "backslashreplace") if path.is_file() else ""
 
 
 def _through_link(target: Path, path: str) -> bool:
@@ -386,7 +397,3 @@ def _through_link(target: Path, path: str) -> bool:
 def _lines(text: str) -> list[str]:
     """Lines with their ends; only a newline ends one, whatever else Unicode calls a line break."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

@@ -7,8 +7,10 @@ be read. A pipe would block for ever where nobody writes, and a device has no en
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
+from pathlib import Path
 from typing import BinaryIO
 
 #: Of a file that is read whole.
@@ -43,6 +45,31 @@ def bounded(stream: BinaryIO, name: str, most: int = MOST_BYTES) -> bytes:
     if len(data) > most:
         raise too_large(name, most)
     return data
+
+
+def holds(path: str | os.PathLike[str], data: bytes) -> bool:
+    """Whether the regular file holds just these bytes; one of another size is not read."""
+    with opened(path) as stream:
+        return os.fstat(stream.fileno()).st_size == len(data) and stream.read(len(data) + 1) == data
+
+
+def sha256(path: str | os.PathLike[str]) -> str:
+    """The hash of a regular file of any size, in hex digits."""
+    digest = hashlib.sha256()
+    with opened(path) as stream:
+        while part := stream.read(2**20):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def no_folder(path: Path) -> str:
+    """Why there can be no folder at ``path``: it, or one on the way to it, is something else; "" where nothing is."""
+    for place in (path, *path.parents):
+        if os.path.lexists(place) and not os.path.isdir(place):
+            known = "a file" if os.path.isfile(place) else "no folder"
+            what = known if os.path.exists(place) else "a link that leads nowhere"
+            return f"{'this' if place == path else place} is {what}"
+    return ""
 
 
 def too_large(name: str, most: int) -> OSError:

@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
+_MOST_PLACES = 50_000
 _DOLLAR = re.compile(r"\$(?=[$(])")
 
 
@@ -26,6 +27,30 @@ def documents(text: str) -> tuple[Any, ...]:
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}: " if mark is not None else ""
         raise ValueError(f"{place}{getattr(error, 'problem', None) or error}") from error
+
+
+def places(text: str) -> dict[tuple[str | int, ...], tuple[int, int]]:
+    """Line and column, from 1, of every key and item of a YAML text of one document that :func:`documents` reads."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.nodes import MappingNode, SequenceNode
+
+    found: dict[tuple[str | int, ...], tuple[int, int]] = {}
+
+    def walk(node: Any, path: tuple[str | int, ...]) -> None:
+        below: list[tuple[Any, str | int, Any]]
+        if isinstance(node, MappingNode):
+            below = [(key, str(key.value), value) for key, value in node.value]
+        elif isinstance(node, SequenceNode):
+            below = [(item, index, item) for index, item in enumerate(node.value)]
+        else:
+            return
+        for head, step, value in below:
+            found.setdefault((*path, step), (head.start_mark.line + 1, head.start_mark.column + 1))
+            if len(found) < _MOST_PLACES:  # an alias stands for as much as it likes
+                walk(value, (*path, step))
+
+    walk(YAML(typ="safe", pure=True).compose(text), ())
+    return found
 
 
 def escape_variables(text: str) -> str:

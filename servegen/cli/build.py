@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ import typer
 
 from servegen.cli.common import (
     Source,
+    check_templates,
     diagnostics_of,
     format_of,
     one_of,
@@ -18,11 +18,12 @@ from servegen.cli.common import (
     put_findings,
     read_specs,
     say,
+    say_all,
     solving,
     tell,
     worst,
 )
-from servegen.errors import Diagnostic, ServegenError, StaleError, Where
+from servegen.errors import Diagnostic, ServegenError, StaleError, UserError, Where
 
 if TYPE_CHECKING:
     from servegen.bundle import Bundle
@@ -63,17 +64,26 @@ def build(
         raise typer.BadParameter("a locked plan is rendered as it is; servegen simulate replays it", param_hint="'--verify'")
     until = "validate" if check or diff else stop_after
 
-    if templates is not None and not os.path.isdir(templates):
-        raise typer.BadParameter(f"there is no folder {str(templates)!r}", param_hint="'--templates'")
+    try:
+        check_templates(templates)
+    except UserError as error:
+        if format == "text":
+            tell(error)
+        else:
+            put_findings([Finding(str(templates), "", False, error.diagnostics)], format)
+        return error.exit_code
 
-    def one(source: Source) -> None:
-        """Take one spec as far as was asked. Raises ServegenError."""
+    def one(source: Source, warned: list[Diagnostic]) -> None:
+        """Take one spec as far as was asked; what the user is warned of goes into ``warned``. Raises ServegenError."""
         loaded = source.need()
         # A tree is compared with one that is made the way it was.
         before = not (verify or locked) and was_verified(out, source.name)
         again = verify or (before and (check or diff))
         with solving(loaded):
             result = compile_either(loaded, until, templates, out if locked else None, out, again)
+        warned += result.warnings
+        if format == "text":
+            say_all(warned)
         if before and until == "emit":
             say(f"note: {source.name}: the plan that stood here was verified by a replay, this one is not (--verify)")
         if check or diff:
@@ -87,13 +97,15 @@ def build(
     findings: list[Finding] = []
     codes: list[int] = []
     for source in read_specs(paths):
+        warned: list[Diagnostic] = []
         try:
-            one(source)
+            one(source, warned)
             codes.append(0)
-            findings.append(Finding(source.file, source.name, True))
+            findings.append(Finding(source.file, source.name, True, tuple(warned)))
         except ServegenError as error:
             codes.append(error.exit_code)
-            findings.append(Finding(source.file, source.name, False, diagnostics_of(error, source.file)))
+            told = (*diagnostics_of(error, source.file), *warned)
+            findings.append(Finding(source.file, source.name, False, told))
             if format == "text" and isinstance(error, StaleError) and check and not diff:
                 put(diagnostics_text(error.diagnostics))
             elif format == "text":

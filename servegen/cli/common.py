@@ -153,6 +153,17 @@ def read_lock(path: str) -> Plan:
         raise UserError(Diagnostic("bad-lock", message, Where(path), "servegen build writes plan.lock.json")) from error
 
 
+def check_templates(templates: Path | None) -> None:
+    """A usage error where there is no such folder, and a UserError where something in it would be passed over."""
+    if templates is None:
+        return
+    if not os.path.isdir(templates):  # unlike Path.is_dir no error for a name that is too long
+        raise typer.BadParameter(f"there is no folder {str(templates)!r}", param_hint="'--templates'")
+    from servegen.render.environment import Environment
+
+    Environment(templates)
+
+
 def one_of(flag: str, value: str, allowed: Sequence[str]) -> str:
     """``value`` if it is one of the allowed words; a usage error else."""
     if value not in allowed:
@@ -177,12 +188,17 @@ def say(line: str) -> None:
     print(visible(line), file=sys.stderr)
 
 
+def say_all(diagnostics: Sequence[Diagnostic]) -> None:
+    """Diagnostics as a compiler writes them, to stderr."""
+    from servegen.report.diagnostics import text
+
+    sys.stderr.write(text(diagnostics))
+
+
 def tell(error: ServegenError) -> None:
     """What went wrong with one spec, to stderr."""
     if isinstance(error, UserError):
-        from servegen.report.diagnostics import text
-
-        sys.stderr.write(text(error.diagnostics))
+        say_all(error.diagnostics)
     elif isinstance(error, InfeasibleError):
         from servegen.report.text import infeasible_blocks, plain
 

@@ -8,7 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from servegen.cli.common import Source, format_of, lock_of, put, put_data, read_lock, read_specs, show, solving, tell, worst
+from servegen.cli.common import (
+    Source,
+    check_templates,
+    format_of,
+    lock_of,
+    put,
+    put_data,
+    read_lock,
+    read_specs,
+    show,
+    solving,
+    tell,
+    worst,
+)
 from servegen.errors import Diagnostic, InfeasibleError, UserError, Where
 
 #: Why a fleet is not walked through.
@@ -43,6 +56,11 @@ def plan(
     for flag, given in (("--explain", explain), ("--against", bool(against)), ("--verify", verify)):
         if show_spec and given:
             raise typer.BadParameter("--show-spec does not solve", param_hint=f"'{flag}'")
+    try:
+        check_templates(templates)
+    except UserError as error:
+        tell(error)
+        return error.exit_code
     sources = read_specs(paths)
     if show_spec:
         return _show_specs(sources, "json" if format == "json" else "yaml")

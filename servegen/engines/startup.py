@@ -19,6 +19,11 @@ DEFAULT_STORAGE_BYTES_PER_S = 500e6
 #: From the model hub into an empty claim, bytes/s: an assumption, about 1 Gbit/s.
 DOWNLOAD_BYTES_PER_S = 125e6
 
+#: Python, CUDA contexts and pinned buffers of one process per accelerator, beside the weights that pass through.
+PROCESS_BYTES = 4.0 * 2**30
+#: What such a process holds once it has imported its libraries and opened its accelerator: with less it is killed then.
+LEAST_PROCESS_BYTES = 2.0 * 2**30
+
 
 def startup_budget_s(plan: Plan, role: Role) -> float:
     """Seconds that one replica of ``role`` may take until it serves, rounded up to a whole 10 s.

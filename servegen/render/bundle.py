@@ -9,7 +9,7 @@ from typing import Any
 from servegen.bundle import Bundle
 from servegen.engines.launch import Launch
 from servegen.engines.registry import get_engine, script_template
-from servegen.errors import Diagnostic, NotBuiltError, RenderError
+from servegen.errors import Diagnostic, NotBuiltError, RenderError, Where
 from servegen.manifest import documents
 from servegen.plan import Plan
 from servegen.render.environment import Environment, environment
@@ -33,9 +33,10 @@ def render(plan: Plan, templates: Path | None = None) -> Bundle:
     files: dict[str, str] = {}
     origin: dict[str, str] = {}
     for view in object_views(plan, launches):
-        _write(files, origin, view.meta.path, view.template)
+        _write(files, origin, view.meta.path, templating.origin(view.template))
         files[view.meta.path] = templating.render(view.template, {"o": view})
-        prove(view.meta.path, files[view.meta.path], view, view.template, templating.is_users(view.template))
+        place = templating.place(view.template)
+        prove(view.meta.path, files[view.meta.path], view, view.template, templating.is_users(view.template), place)
     patches = _patches(plan)
     _kustomize(plan, templating, files, origin, patches)
     scripts = _scripts(plan, launches, templating, origin)
@@ -68,8 +69,8 @@ def _kustomize(
     view, template = kustomization_view(plan, names, entries), KustomizationView.template
     path = "kubernetes/kustomization.yaml"
     files[path] = templating.render(template, {"o": view})
-    origin[path] = template
-    prove(path, files[path], view, template, templating.is_users(template))
+    origin[path] = templating.origin(template)
+    prove(path, files[path], view, template, templating.is_users(template), templating.place(template))
 
 
 def _patches(plan: Plan) -> dict[str, str]:
@@ -89,17 +90,28 @@ def _patches(plan: Plan) -> dict[str, str]:
 def _patch_entry(path: str, text: str) -> dict[str, Any]:
     """The kustomization's entry of one patch; the patch names its target. RenderError if it names none."""
     relative = path.removeprefix("kubernetes/")
+    hint = "a strategic merge patch: one YAML object with kind and metadata.name"
     try:
-        (body,) = documents(text)
-        target = {"kind": body["kind"], "name": body["metadata"]["name"]}
-    except (ValueError, KeyError, TypeError) as error:
-        hint = "a strategic merge patch: one YAML object with kind and metadata.name"
-        raise _bad_patch(f"{relative}: {error}", hint) from error
-    return {"path": relative, "target": target}
+        bodies = [body for body in documents(text) if body is not None]
+    except ValueError as error:
+        line = re.match(r"line (\d+): ", str(error))
+        raise _bad_patch(f"{relative}: {error}", hint, Where(path, int(line[1]) if line else 1, 1)) from error
+    if len(bodies) != 1:
+        count = f"{len(bodies)} objects" if bodies else "no object"
+        raise _bad_patch(f"{relative}: it holds {count}", hint, Where(path, 1, 1))
+    body = bodies[0]
+    kind = body.get("kind") if isinstance(body, dict) else None
+    meta = body.get("metadata") if isinstance(body, dict) else None
+    name = meta.get("name") if isinstance(meta, dict) else None
+    if not isinstance(kind, str) or not isinstance(name, str):
+        lacks = "kind" if not isinstance(kind, str) else "metadata.name"
+        is_list = "it is a list, as JSON6902 patches are" if isinstance(body, list) else f"it has no {lacks} that is a text"
+        raise _bad_patch(f"{relative}: {is_list}", hint, Where(path, 1, 1))
+    return {"path": relative, "target": {"kind": kind, "name": name}}
 
 
-def _bad_patch(message: str, hint: str) -> RenderError:
-    return RenderError(Diagnostic("render-patch", message, hint=f"deploy.overrides.patches: {hint}"))
+def _bad_patch(message: str, hint: str, where: Where | None = None) -> RenderError:
+    return RenderError(Diagnostic("render-patch", message, where or Where(), f"deploy.overrides.patches: {hint}"))
 
 
 def _scripts(
@@ -113,5 +125,5 @@ def _scripts(
     for launch in launches:
         path, template = f"launch/{launch.name}.sh", script_template(launch)
         scripts[path] = templating.render(template, {"plan": plan, "launch": launch, "header": header})
-        origin[path] = template
+        origin[path] = templating.origin(template)
     return scripts

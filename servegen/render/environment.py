@@ -16,6 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from servegen.errors import Diagnostic, RenderError, Where
 from servegen.manifest import escape_variables
+from servegen.render.own import ENDING, check_folder
 
 #: Legal in a JSON string but not, unescaped, in every YAML reader: C1 controls with NEL, line and paragraph separators,
 #: the byte order mark, the two non-characters (YAML 1.2 section 5.1 "nb-json" against YAML 1.1 "c-printable").
@@ -132,7 +133,9 @@ class Environment:
                     "render-templates", f"no folder {str(user)!r}", hint="--templates takes a folder of Jinja templates"
                 )
             )
-        self._user = user
+        if user is not None and (wrong := check_folder(user, _names(root))):
+            raise RenderError(wrong)
+        self._user, self._root = user, root
         self._folders = [root] if user is None else [user, root]
         # A user's templates are foreign code: the sandbox keeps them from Python's internals and from the plan.
         self._jinja = _Bounded(
@@ -162,28 +165,47 @@ class Environment:
         folder = Path(name).parent
         return (self._user / name).is_file() or any((self._user / folder).glob("_*.j2"))
 
+    def origin(self, name: str) -> str:
+        """What to call the template that is taken for ``name``: the user's own file by its path, a shipped one by its name."""
+        return str(self._user / name) if self._user is not None and (self._user / name).is_file() else name
+
+    def place(self, name: str) -> str:
+        """The file in which ``name`` is to be mended; of a shipped template that a user's macros change, theirs."""
+        own = self.origin(name)
+        if own != name or self._user is None:
+            return own if own != name else f"templates/{name}"
+        macros = sorted((self._user / Path(name).parent).glob("_*.j2"))
+        return str(macros[0]) if macros else f"templates/{name}"
+
     def render(self, name: str, context: Mapping[str, Any]) -> str:
         """The text of template ``name``. Raises RenderError that names the template and its line."""
         try:
             return self._jinja.get_template(name).render(**context)
         except TemplateSyntaxError as error:
-            raise _failure(error.name or name, error.lineno, error.message or "syntax error") from error
+            where = self._shown(error.filename) if error.filename else self.place(error.name or name)
+            raise _failure(error.name or name, Where(where, error.lineno, 1), error.message or "syntax error") from error
         except TemplateNotFound as error:
             missing = error.name or name
-            raise _failure(name, self._line(name, error), f"there is no template {missing!r}") from error
+            raise _failure(name, self._where(name, error), f"there is no template {missing!r}") from error
         # A template is foreign code too: whatever goes wrong in it is the template's fault, not a bug of ours.
         except _FAULTS as error:
-            raise _failure(name, self._line(name, error), str(error) or type(error).__name__) from error
+            raise _failure(name, self._where(name, error), str(error) or type(error).__name__) from error
 
-    def _line(self, name: str, error: BaseException) -> int:
-        """The line of ``name`` that was running when ``error`` was raised, 0 if unknown."""
-        paths = {str(f / name) for f in self._folders}
-        line, trace = 0, error.__traceback__
+    def _where(self, name: str, error: BaseException) -> Where:
+        """The innermost line of a template that was running when ``error`` was raised; the file alone if unknown."""
+        found, trace = Where(self.place(name)), error.__traceback__
         while trace is not None:
-            if trace.tb_frame.f_code.co_filename in paths:
-                line = trace.tb_lineno
+            file = trace.tb_frame.f_code.co_filename
+            if any(Path(file).is_relative_to(folder) for folder in self._folders) and file.endswith(ENDING):
+                found = Where(self._shown(file), trace.tb_lineno, 1)
             trace = trace.tb_next
-        return line
+        return found
+
+    def _shown(self, file: str) -> str:
+        """A template's file as a user knows it: their own as it is, a shipped one from ``templates/`` on."""
+        path = Path(file)
+        own = self._user is not None and path.is_relative_to(self._user)
+        return file if own or not path.is_relative_to(self._root) else f"templates/{path.relative_to(self._root).as_posix()}"
 
 
 @lru_cache(maxsize=8)
@@ -192,7 +214,11 @@ def environment(user: Path | None = None) -> Environment:
     return Environment(user)
 
 
-def _failure(name: str, line: int, message: str) -> RenderError:
-    return RenderError(
-        Diagnostic("render-template", f"template {name}: {message}", Where(f"templates/{name}", line, 1 if line else 0))
-    )
+@lru_cache(maxsize=8)
+def _names(root: Path) -> frozenset[str]:
+    """The names of the shipped templates."""
+    return frozenset(path.relative_to(root).as_posix() for path in root.rglob(f"*{ENDING}"))
+
+
+def _failure(name: str, where: Where, message: str) -> RenderError:
+    return RenderError(Diagnostic("render-template", f"template {name}: {message}", where))

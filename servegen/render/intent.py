@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import singledispatch
 from typing import Any
@@ -33,17 +34,20 @@ Leaves = list[tuple[Path, Any]]
 _MISSING = object()
 
 
-def prove(path: str, text: str, view: ObjectView | KustomizationView, template: str, extendable: bool) -> None:
+def prove(
+    path: str, text: str, view: ObjectView | KustomizationView, template: str, extendable: bool, place: str = ""
+) -> None:
     """Parse ``text`` and compare it with ``view``. ``extendable``: a user's template may add to it, never change it.
+    ``template`` wrote it, and ``place`` is the file to mend.
 
     Raises RenderError that names the file, the field and the template.
     """
     try:
         found = documents(text)
     except ValueError as error:
-        raise _differs(path, template, f"is no YAML: {error}") from error
+        raise _differs(path, place, template, f"is no YAML: {error}") from error
     if len(found) != 1 or not isinstance(found[0], dict):
-        raise _differs(path, template, f"holds {len(found)} documents, one object was meant")
+        raise _differs(path, place, template, f"holds {len(found)} documents, one object was meant")
     leaves = list(intended(view))
     if not isinstance(view, KustomizationView):
         leaves += _head(view)
@@ -51,13 +55,13 @@ def prove(path: str, text: str, view: ObjectView | KustomizationView, template: 
         actual = _at(found[0], leaf)
         problem = _compare(actual, meant, extendable)
         if problem:
-            raise _differs(path, template, f"{_dotted(leaf)} {problem}")
+            raise _differs(path, place, template, f"{_dotted(leaf)} {problem}")
 
 
-def _differs(path: str, template: str, message: str) -> RenderError:
+def _differs(path: str, place: str, template: str, message: str) -> RenderError:
     hint = "a value of the spec broke out of its place, or a template of yours writes something else than the plan says"
     return RenderError(
-        Diagnostic("render-differs", f"{path}: {message} (template {template})", Where(f"templates/{template}"), hint)
+        Diagnostic("render-differs", f"{path}: {message} (template {template})", Where(place or f"templates/{template}"), hint)
     )
 
 
@@ -77,12 +81,12 @@ def _at(node: Any, path: Path) -> Any:
 def _compare(actual: Any, meant: Any, extendable: bool) -> str:
     """What differs, "" if nothing does. ``meant`` None: there must be none. Types count (``true`` is not ``1``)."""
     if meant is None:
-        return "" if actual is _MISSING or extendable else f"is {actual!r}, none was meant"
+        return "" if actual is _MISSING or extendable else f"is {_said(actual)}, none was meant"
     if actual is _MISSING:
         return "is missing"
     if isinstance(meant, Words):
         return meant.differ(actual, extendable)
-    return "" if _same(actual, meant, extendable) else f"is {actual!r}, {_plain(meant)!r} was meant"
+    return "" if _same(actual, meant, extendable) else f"is {_said(actual)}, {_said(meant)} was meant"
 
 
 def _same(actual: Any, meant: Any, extendable: bool) -> bool:
@@ -108,6 +112,11 @@ def _plain(value: Any) -> Any:
     return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
+def _said(value: Any) -> str:
+    """A value in a message, as YAML has it."""
+    return "nothing" if value is _MISSING else json.dumps(_plain(value), ensure_ascii=False, default=str)
+
+
 class Words:
     """Words as the process shall get them, after the kubelet's expansion. Their order and number are exact always.
 
@@ -119,14 +128,14 @@ class Words:
 
     def differ(self, actual: Any, extendable: bool) -> str:
         if not isinstance(actual, list) or not all(isinstance(w, str) for w in actual):
-            return f"is {actual!r}, a list of strings was meant"
+            return f"is {_said(actual)}, a list of strings was meant"
         own = len(actual) - len(self.references)
         try:
             got = [unescape_variables(w) for w in actual[:own]]
         except ValueError as error:
             return f"is not literal: {error}"
         if own < 0 or actual[own:] != self.references or got != self.words:
-            return f"is {[*got, *actual[max(own, 0):]]!r}, {[*self.words, *self.references]!r} was meant"
+            return f"is {_said([*got, *actual[max(own, 0):]])}, {_said([*self.words, *self.references])} was meant"
         return ""
 
 
@@ -139,7 +148,7 @@ class Variables(Words):
 
     def differ(self, actual: Any, extendable: bool) -> str:
         if not isinstance(actual, list) or not all(isinstance(e, dict) for e in actual):
-            return f"is {actual!r}, a list of variables was meant"
+            return f"is {_said(actual)}, a list of variables was meant"
         got = []
         for entry in actual:
             value = entry.get("value")
@@ -148,7 +157,7 @@ class Variables(Words):
             except ValueError as error:
                 return f"is not literal: {error}"
         meant = self.plain + self.secret
-        return "" if _same(got, meant, extendable) else f"is {got!r}, {meant!r} was meant"
+        return "" if _same(got, meant, extendable) else f"is {_said(got)}, {_said(meant)} was meant"
 
 
 def _head(view: ObjectView) -> Leaves:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from servegen.engines.startup import PROCESS_BYTES
 from servegen.plan import Plan, PoolPlan, Role
 from servegen.units import format_gib
 
@@ -15,8 +16,6 @@ NODE_SHARE = 0.9
 #: Per accelerator, where the host is unknown: what published SGLang deployments ask for (2.5-8 CPUs, 30-40 GiB).
 FALLBACK_CPUS = 4.0
 FALLBACK_MEMORY_BYTES = 32.0 * GIB
-#: Python, CUDA contexts and pinned buffers of one process per accelerator, beside the weights that pass through.
-PROCESS_BYTES = 4.0 * GIB
 #: NCCL and the tensor-parallel workers exchange through /dev/shm, whose default is 64 MiB (llm-d's SGLang pods: 16Gi).
 SHM_BYTES = 16 * GIB
 #: What a server needs for each accelerator, where the node has it.

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from servegen.errors import Diagnostic, UserError
 from servegen.plan import Plan
 from servegen.simulate import arrivals
 from servegen.simulate.requests import Source
@@ -17,6 +18,8 @@ Arrivals = Literal["poisson", "gamma", "closed-loop"]
 REQUESTS = 10_000
 #: ... and how many times as many as are in the system at a time, at least: what fills and empties it is then a small part.
 TURNS = 20
+#: More are sent only where somebody says so: a million take about a minute.
+MOST_UNASKED = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -92,15 +95,24 @@ def _drawn(plan: Plan, w: Workload, traffic: Traffic) -> Sent:
     if kind == "closed-loop":
         # As many users as are in the system on average, where the spec states a rate.
         users = users or max(round(rate * answer_s), 1)
-        n = traffic.requests or max(REQUESTS, TURNS * users)
+        n = traffic.requests or _enough(TURNS * users)
         turn_s = answer_s + w.think_time_s
         source: Source = arrivals.closed_loop(w, users, w.think_time_s, n, traffic.seed, turn_s or 1.0)
         words = f"{n:,} requests of {users:,} users in a closed loop, the first and the last {users:,} of them left out"
         return Sent(source, kind, f"{words} so that the rest is the steady state", head_tokens=_head(w))
-    n = traffic.requests or max(REQUESTS, math.ceil(TURNS * rate * answer_s))
+    n = traffic.requests or _enough(math.ceil(TURNS * rate * answer_s))
     source = arrivals.open_loop(w, rate, 1.0 if kind == "poisson" else w.burstiness, n, traffic.seed)
     how = "Poisson" if kind == "poisson" else f"gamma arrivals of burstiness {w.burstiness:.3g}"
     return Sent(source, kind, f"{n:,} requests, {how}" + (" arrivals" if kind == "poisson" else ""), head_tokens=_head(w))
+
+
+def _enough(requests: int) -> int:
+    """How many to send where nobody says. UserError where they are so many that a replay would take many minutes."""
+    if requests > MOST_UNASKED:
+        message = f"{TURNS} times what is in the system are {requests:,} requests, which a replay takes many minutes for"
+        hint = f"servegen simulate --requests says how many, at most {MOST_UNASKED:,} are sent unasked; verify a smaller load"
+        raise UserError(Diagnostic("too-many", message, hint=hint))
+    return max(REQUESTS, requests)
 
 
 def _head(shared: Workload | None) -> int:

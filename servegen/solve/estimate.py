@@ -28,6 +28,10 @@ from servegen.solve.space import Shape, cut, spans_nodes
 from servegen.workload import Lengths, Workload
 
 Mode = Literal["static", "aggregated", "disaggregated"]
+#: Users of a replay; at most half a millisecond each.
+MOST_REPLAYED = 20_000
+#: TTFT, TPOT and output tokens/s of what does not fit.
+NOTHING = (math.nan, math.nan, math.nan)
 
 
 @dataclass(frozen=True)
@@ -135,19 +139,25 @@ def estimate(request: EstimateRequest) -> Estimate:
         figures = dataclasses.replace(figures, fits=figures.fits and starting.fits)
         x, y = closed_loop.workers(request)
         devices = float(x * tp + y * decoding.configs[0].tp)
-        if request.physics == "ideal":
+        if not figures.fits:
+            serving = NOTHING
+        elif request.physics == "ideal":
             serving = closed_loop.closed_form_split(request, srv, _server(request, decoding, engine, d, chunk), d)
         else:
+            _refuse_long(request)
             serving = closed_loop.handed_over(request, accelerator, engine, (lowered, starting), (decoding, figures))
     else:
         decoding = lowered
         static = request.mode == "static" or engine.schedulers[0] == "static"
         devices = float(tp * request.pp)
-        if static:
+        if not figures.fits:
+            serving = NOTHING  # a replay of what cannot run takes as long as any
+        elif static:
             serving = closed_loop.batch(request, srv, d)
         elif request.physics == "ideal":
             serving = closed_loop.closed_form(request, engine, srv, d, figures)
         else:
+            _refuse_long(request)
             serving = closed_loop.replayed(request, accelerator, engine, lowered, figures)
     batch = np.array([float(request.batch)])
     kv_s = decoding.terms.kv_s(d.held_mean)
@@ -155,8 +165,6 @@ def estimate(request: EstimateRequest) -> Estimate:
     prompt_parts = {
         k: float(v[0]) for k, v in lowered.terms.prefill_breakdown_s(d.uncached_mean, d.total_mean, np.array([chunk])).items()
     }
-    if not figures.fits:
-        serving = (math.nan, math.nan, math.nan)
     ttft, tpot, output = serving
     result = ServingFigures(ttft, tpot, output, output / devices)
     return Estimate(
@@ -171,6 +179,14 @@ def estimate(request: EstimateRequest) -> Estimate:
 
 def _largest(parts: Mapping[str, float]) -> str:
     return max(sorted(parts), key=lambda k: parts[k])
+
+
+def _refuse_long(request: EstimateRequest) -> None:
+    """CatalogError for more users than a replay, which plays out ten requests of each, takes seconds for."""
+    if request.batch > MOST_REPLAYED:
+        message = f"a replay plays out at most {MOST_REPLAYED:,} users, not {request.batch:,}"
+        hint = "fewer, or a closed form: --physics ideal, or --mode static"
+        raise CatalogError(Diagnostic("out-of-range", message, hint=hint))
 
 
 def _resolve(request: EstimateRequest) -> tuple[ModelFacts, AcceleratorFacts, EngineFacts]:

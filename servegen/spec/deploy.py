@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, GetCoreSchemaHandler, model_validator
 from pydantic_core import PydanticCustomError, core_schema
 
+from servegen.secrecy import secret, secret_value
 from servegen.spec.base import (
     AbsolutePath,
     Bytes,
@@ -72,9 +73,6 @@ EnvName = Annotated[
 ]
 FlagName = Annotated[str, Text("flag", "[A-Za-z0-9][A-Za-z0-9_.-]*", "the flag's name without its leading dashes", 128)]
 
-_SECRET_NAME = re.compile(r"(TOKEN|KEY|PASSWORD|SECRET)$", re.IGNORECASE)
-_SECRET_VALUE = re.compile(r"\bhf_[A-Za-z0-9]{20,}")
-
 
 @dataclass(frozen=True)
 class _Argument:
@@ -94,6 +92,12 @@ class _Argument:
             return tuple(value)
         hint = "write true for a switch, else text, a number or a list of them"
         raise PydanticCustomError("wrong-type", "this is no value of a flag", {"hint": hint})
+
+
+def _why(value: str, otherwise: str) -> str:
+    """Why a value is one that no file may hold; never the value itself."""
+    form = secret_value(value)
+    return f"holds {form}" if form else otherwise
 
 
 class ModelCache(Section):
@@ -217,14 +221,15 @@ class Overrides(Section):
     def _rules(self) -> Overrides:
         hint = "put the value into a Kubernetes secret; for Hugging Face, name it in deploy.hfTokenSecret"
         found = [
-            Finding(f"env.{name}", "secret-value", f"{name} looks like a secret, and specs are committed", hint)
+            Finding(f"env.{name}", "secret-value", f"{name} {_why(value, 'looks like a secret')}, and specs are committed", hint)
             for name, value in (self.env or {}).items()
-            if _SECRET_NAME.search(name) or _SECRET_VALUE.search(value)
+            if secret(name, value)
         ]
         found += [
-            Finding(f"args.{name}", "secret-value", f"{name} holds a Hugging Face token, and specs are committed", hint)
+            Finding(f"args.{name}", "secret-value", f"{name} {_why(text, 'shows a secret')}, and specs are committed", hint)
             for name, value in (self.args or {}).items()
-            if _SECRET_VALUE.search(str(value))
+            for text in [" ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)]
+            if secret(name, text)
         ]
         refuse(found)
         return self

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
+from servegen.validate.syntax import shown
 
 _GROUP = "rbac.authorization.k8s.io"
 #: What the router needs: it finds its servers by watching pods.
@@ -25,7 +26,7 @@ def check_access(scene: Scene) -> None:
             problem = "a server asks nothing of the Kubernetes API and needs no token of it"
             scene.add("security", m, f"{m.pod_path}.automountServiceAccountToken", problem, "deploy.overrides.patches")
         if launch.role is None and str(m.pod.get("serviceAccountName")) not in _bound(scene):
-            problem = f"no RoleBinding gives {m.pod.get('serviceAccountName')!r} the Role to watch pods"
+            problem = f"no RoleBinding gives {shown(m.pod.get('serviceAccountName'))} the Role to watch pods"
             scene.add("reference", m, f"{m.pod_path}.serviceAccountName", problem, "constraints.topology")
 
 
@@ -33,6 +34,8 @@ def _bound(scene: Scene) -> set[str]:
     """The accounts that some binding gives a Role that watches pods."""
 
     def watches(rule: Mapping[str, object]) -> bool:
+        if not {"", "*"} & {str(g) for g in sequence(rule.get("apiGroups"))}:
+            return False
         return "pods" in sequence(rule.get("resources")) and {str(v) for v in sequence(rule.get("verbs"))} >= _WATCHING
 
     watching = {m.name for m in scene.of_kind("Role") if any(watches(rule) for rule in _rules(m))}
@@ -61,16 +64,17 @@ def _check_role(scene: Scene, m: Manifest) -> None:
 def _check_binding(scene: Scene, m: Manifest) -> None:
     kind, group = (dig(m.body, f"roleRef.{k}") for k in ("kind", "apiGroup"))
     if (kind, group) != ("Role", _GROUP):
-        scene.add("reference", m, "roleRef", f"is a {kind!r} of {group!r}, a Role of {_GROUP} is bound", "metadata.name")
+        problem = f"is a {shown(kind)} of {shown(group)}, a Role of {_GROUP} is bound"
+        scene.add("reference", m, "roleRef", problem, "metadata.name")
     if not sequence(m.get("subjects")):
         scene.add("reference", m, "subjects", "there is none", "metadata.name")
     role = dig(m.body, "roleRef.name")
     if role not in [r.name for r in scene.of_kind("Role")]:
-        scene.add("reference", m, "roleRef.name", f"there is no Role {role!r}", "metadata.name")
+        scene.add("reference", m, "roleRef.name", f"there is no Role {shown(role)}", "metadata.name")
     accounts = {(a.name, a.namespace) for a in scene.of_kind("ServiceAccount")}
     for subject in sequence(m.get("subjects")):
         if mapping(subject).get("kind") != "ServiceAccount":
-            problem = f"is a {mapping(subject).get('kind')!r}, pods are known by a ServiceAccount"
+            problem = f"is a {shown(mapping(subject).get('kind'))}, pods are known by a ServiceAccount"
             scene.add("reference", m, "subjects.kind", problem, "metadata.name")
         who = (str(mapping(subject).get("name")), str(mapping(subject).get("namespace")))
         if who not in accounts:
@@ -78,6 +82,6 @@ def _check_binding(scene: Scene, m: Manifest) -> None:
                 "reference",
                 m,
                 "subjects",
-                f"there is no ServiceAccount {who[0]!r} in namespace {who[1]!r}",
+                f"there is no ServiceAccount {shown(who[0])} in namespace {shown(who[1])}",
                 "deploy.namespace",
             )

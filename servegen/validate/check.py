@@ -1,4 +1,4 @@
-"""Plan and bundle -> the same bundle, once every check has passed."""
+"""Plan and bundle -> what is wrong with the bundle: errors, and warnings beside which it may be written."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from servegen.engines.registry import get_engine
 from servegen.errors import BundleError, Diagnostic, NotBuiltError, Where
 from servegen.manifest import documents
 from servegen.plan import Plan
+from servegen.secrecy import secret_value
 from servegen.validate.access import check_access
 from servegen.validate.containers import check_containers
 from servegen.validate.groups import check_groups
@@ -18,6 +19,8 @@ from servegen.validate.kustomize import check_keys
 from servegen.validate.manifests import check_kustomization, check_objects
 from servegen.validate.network import check_network
 from servegen.validate.objects import FOLDER, KUSTOMIZATION, PATCHES, Manifest, Scene
+from servegen.validate.outside import check_outside
+from servegen.validate.patches import check_patches
 from servegen.validate.placement import check_placement
 from servegen.validate.pods import check_pods
 from servegen.validate.references import check_references
@@ -39,16 +42,18 @@ CHECKS: tuple[Callable[[Scene], None], ...] = (
     check_network,
     check_access,
     check_scaling,
+    check_outside,
     check_rules,
 )
 
 
-def validate(plan: Plan, bundle: Bundle) -> Bundle:
-    """``bundle`` itself. Raises BundleError with every error that was found; an empty bundle has nothing to check."""
-    errors = [d for d in findings(plan, bundle) if d.severity == "error"]
+def validate(plan: Plan, bundle: Bundle) -> list[Diagnostic]:
+    """The warnings. Raises BundleError with every error that was found; an empty bundle has nothing to check."""
+    found = findings(plan, bundle)
+    errors = [d for d in found if d.severity == "error"]
     if errors:
         raise BundleError(errors)
-    return bundle
+    return found
 
 
 def findings(plan: Plan, bundle: Bundle) -> list[Diagnostic]:
@@ -60,10 +65,28 @@ def findings(plan: Plan, bundle: Bundle) -> list[Diagnostic]:
     except NotBuiltError as error:
         return list(error.diagnostics)
     manifests, kustomization, found = _read(bundle)
-    scene = Scene(plan, bundle, launches, manifests, kustomization, found)
-    for check in CHECKS:
-        check(scene)
-    return [*scene.found, *_scripts(plan, bundle, launches)]
+
+    def judge(objects: list[Manifest]) -> list[Diagnostic]:
+        scene = Scene(plan, bundle, launches, objects, kustomization)
+        for check in CHECKS:
+            check(scene)
+        return scene.found
+
+    found += judge(manifests)
+    found += check_patches(Scene(plan, bundle, launches, manifests, kustomization), judge)
+    return [*found, *_shown_secrets(bundle, found), *_scripts(plan, bundle, launches)]
+
+
+def _shown_secrets(bundle: Bundle, found: list[Diagnostic]) -> list[Diagnostic]:
+    """Secrets, by their form, in any file at all: what a check above says of a variable is not said twice."""
+    told = {d.where.file for d in found if d.code in ("bundle-secret", "secret-value")}
+    return [
+        Diagnostic("bundle-secret", f"{path}: line {number} holds {what}; refer to a Secret", Where(path, number, 1))
+        for path, text in bundle.files.items()
+        if path not in told and secret_value(text)
+        for number, line in enumerate(text.splitlines(), start=1)
+        if (what := secret_value(line))
+    ]
 
 
 def _read(bundle: Bundle) -> tuple[list[Manifest], Mapping[str, Any], list[Diagnostic]]:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from servegen.engines.launch import IN_POD, Launch
 from servegen.manifest import unescape_variables
+from servegen.secrecy import secret, secret_name, secret_value
 from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
-from servegen.validate.syntax import image_problem, is_name, is_port, is_port_name, is_variable, quantity
-
-_SECRET_NAME = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY|PRIVATE_KEY)$", re.IGNORECASE)
-_SECRET_FLAG = re.compile(r"--(.*-)?(api-key|token|password|secret|ssl-keyfile-password)")
-_HANDLERS = ("httpGet", "tcpSocket", "exec", "grpc")
+from servegen.validate.syntax import image_problem, is_name, is_port, is_port_name, is_variable, quantity, shown
 
 
 def check_containers(scene: Scene) -> None:
@@ -24,6 +20,7 @@ def check_containers(scene: Scene) -> None:
         for i, container in enumerate(m.containers):
             _check_container(scene, m, f"{m.pod_path}.containers[{i}]", container)
             _check_ports(scene, m, f"{m.pod_path}.containers[{i}]", container)
+            _check_probes(scene, m, f"{m.pod_path}.containers[{i}]", container, i == m.main)
         for i, container in enumerate(first):
             _check_container(scene, m, f"{m.pod_path}.initContainers[{i}]", container)
         _check_names(scene, m, [*first, *m.containers])
@@ -31,28 +28,28 @@ def check_containers(scene: Scene) -> None:
         if launch is not None and m.containers:
             if not m.is_worker:
                 _check_listening(scene, m, launch)
-            _check_devices(scene, m, [*m.containers[1:], *first])
+            _check_devices(scene, m, [*(c for i, c in enumerate(m.containers) if i != m.main), *first])
 
 
 def _check_names(scene: Scene, m: Manifest, containers: list[Any]) -> None:
     names = [str(c.get("name")) for c in containers]
     for name in sorted({n for n in names if not is_name(n)}):
-        scene.add("name", m, f"{m.pod_path}.containers[].name", f"{name!r} is no RFC 1123 label", "deploy.overrides.patches")
+        scene.add("name", m, f"{m.pod_path}.containers[].name", f"{shown(name)} is no RFC 1123 label", "deploy.overrides.patches")
     for name in sorted({n for n in names if names.count(n) > 1}):
-        scene.add("container", m, f"{m.pod_path}.containers[].name", f"{name!r} is there twice", "deploy.overrides.patches")
+        scene.add("container", m, f"{m.pod_path}.containers[].name", f"{shown(name)} is there twice", "deploy.overrides.patches")
 
 
 def _check_listening(scene: Scene, m: Manifest, launch: Launch) -> None:
     """What the process of the first container listens on must be declared, and be what the probes ask."""
-    path = f"{m.pod_path}.containers[0]"
-    declared = {str(mapping(p).get("name")): mapping(p).get("containerPort") for p in sequence(m.containers[0].get("ports"))}
+    path = m.server_path
+    declared = {str(mapping(p).get("name")): mapping(p).get("containerPort") for p in sequence(m.server.get("ports"))}
     for port in sorted({launch.port, launch.metrics_port or launch.port}):
         if port not in declared.values():
             problem = f"the process listens on {port}, which is no port of the container"
             scene.add("port", m, f"{path}.ports", problem, "deploy.overrides.args")
     alive, ready = (launch.probes.liveness,), (launch.probes.liveness, launch.probes.readiness)
     for probe, known in (("startupProbe", ready), ("livenessProbe", alive), ("readinessProbe", ready)):
-        body = mapping(m.containers[0].get(probe))
+        body = mapping(m.server.get(probe))
         get = mapping(body.get("httpGet"))
         if "exec" in body or "grpc" in body:
             problem = "asks a command, not the process" if "exec" in body else "the process speaks HTTP, not gRPC"
@@ -60,7 +57,8 @@ def _check_listening(scene: Scene, m: Manifest, launch: Launch) -> None:
         if not get:
             continue
         if get.get("path") not in known:
-            problem = f"{get.get('path')!r} does not tell what it should; of this process {' or '.join(map(repr, known))} does"
+            does = " or ".join(map(repr, known))
+            problem = f"{shown(get.get('path'))} does not tell what it should; of this process {does} does"
             scene.add("probe", m, f"{path}.{probe}.httpGet.path", problem, "constraints.engines")
         if get.get("scheme", "HTTP") != "HTTP":
             scene.add("probe", m, f"{path}.{probe}.httpGet.scheme", "the process speaks plain HTTP", "constraints.engines")
@@ -79,12 +77,12 @@ def _check_devices(scene: Scene, m: Manifest, others: list[Any]) -> None:
     role = scene.role(m)
     pool = scene.plan.pool[role.pool] if role is not None else None
     known = {pool.resource, *([pool.rdma_resource] if pool.rdma_resource else [])} if pool is not None else set()
-    for name in sorted(k for k in mapping(dig(m.containers[0], "resources.limits")) if "/" in k and k not in known):
+    for name in sorted(k for k in mapping(dig(m.server, "resources.limits")) if "/" in k and k not in known):
         problem = f"{name}: the nodes of the plan's pool have no such resource"
-        scene.add("devices", m, f"{m.pod_path}.containers[0].resources", problem, "hardware.pool[].resource")
+        scene.add("devices", m, f"{m.server_path}.resources", problem, "hardware.pool[].resource")
     for container in others:
         for name in sorted(k for k in mapping(dig(container, "resources.limits")) if "/" in k):
-            problem = f"{container.get('name')} takes {name}, which the plan gives to {m.containers[0].get('name')} alone"
+            problem = f"{container.get('name')} takes {name}, which the plan gives to {m.server.get('name')} alone"
             scene.add("devices", m, f"{m.pod_path}.containers[].resources", problem, "constraints.tp")
 
 
@@ -92,7 +90,7 @@ def _check_container(scene: Scene, m: Manifest, path: str, container: Any) -> No
     problem = image_problem(container.get("image"))
     if problem:
         scene.add("image", m, f"{path}.image", problem, "deploy.image")
-    _check_resources(scene, m, f"{path}.resources", mapping(container.get("resources")))
+    _check_resources(scene, m, f"{path}.resources", mapping(container.get("resources")), container is m.server)
     _check_words(scene, m, path, container)
     security = mapping(container.get("securityContext"))
     if security.get("privileged") or security.get("allowPrivilegeEscalation") is not False:
@@ -100,7 +98,7 @@ def _check_container(scene: Scene, m: Manifest, path: str, container: Any) -> No
         scene.add("security", m, f"{path}.securityContext", problem, "deploy.overrides.patches")
     kind = dig(security, "seccompProfile.type")
     if kind not in (None, "RuntimeDefault", "Localhost"):
-        problem = f"is {kind!r}, must be RuntimeDefault"
+        problem = f"is {shown(kind)}, must be RuntimeDefault"
         scene.add("security", m, f"{path}.securityContext.seccompProfile", problem, "deploy.overrides.patches")
     role = scene.role(m)
     rdma = role is not None and scene.plan.pool[role.pool].rdma
@@ -116,23 +114,27 @@ def _check_container(scene: Scene, m: Manifest, path: str, container: Any) -> No
 
 def _check_ports(scene: Scene, m: Manifest, path: str, container: Any) -> None:
     ports = [mapping(p) for p in sequence(container.get("ports"))]
-    names, numbers = [str(p.get("name")) for p in ports], [p.get("containerPort") for p in ports]
-    for name, number in zip(names, numbers, strict=True):
+    names = [str(p["name"]) for p in ports if p.get("name") is not None]
+    numbers = [(str(p.get("containerPort")), p.get("protocol", "TCP")) for p in ports]
+    for port in ports:
+        number = port.get("containerPort")
         if not is_port(number):
-            scene.add("port", m, f"{path}.ports", f"{name}: {number!r} is no port, 1 to 65535", "deploy.overrides.args")
+            problem = f"{port.get('name', 'one')}: {shown(number)} is no port, 1 to 65535"
+            scene.add("port", m, f"{path}.ports", problem, "deploy.overrides.args")
+    for name in names:
         if not is_port_name(name):
-            scene.add(
-                "port",
-                m,
-                f"{path}.ports",
-                f"{name!r} is no port name: at most 15 of a-z, 0-9 and '-'",
-                "deploy.overrides.args",
-            )
+            problem = f"{shown(name)} is no port name: at most 15 of a-z, 0-9 and '-'"
+            scene.add("port", m, f"{path}.ports", problem, "deploy.overrides.args")
     if any("hostPort" in p for p in ports):
         problem = "hostPort opens the node to the pod, and lets one pod a node start"
         scene.add("security", m, f"{path}.ports", problem, "deploy.overrides.patches")
-    if len(set(names)) < len(names) or len({str(n) for n in numbers}) < len(numbers):
+    if len(set(names)) < len(names) or len(set(numbers)) < len(numbers):
         scene.add("port", m, f"{path}.ports", "a name or a number is there twice", "deploy.overrides.args")
+
+
+def _check_probes(scene: Scene, m: Manifest, path: str, container: Any, serves: bool) -> None:
+    """The probes of one container; what the planned process must have, others may leave out. Handlers: ``unions.py``."""
+    names = [str(mapping(p).get("name")) for p in sequence(container.get("ports"))]
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         body = mapping(container.get(probe))
         if m.is_worker and body:
@@ -141,35 +143,33 @@ def _check_ports(scene: Scene, m: Manifest, path: str, container: Any) -> None:
         if m.is_worker:
             continue
         if not body:
-            scene.add("probe", m, f"{path}.{probe}", "is missing", "constraints.engines")
-            continue
-        if len([h for h in _HANDLERS if h in body]) != 1:
-            scene.add("probe", m, f"{path}.{probe}", f"one of {', '.join(_HANDLERS)} is needed", "constraints.engines")
+            if serves:
+                scene.add("probe", m, f"{path}.{probe}", "is missing", "constraints.engines")
             continue
         port = dig(body, "httpGet.port") or dig(body, "tcpSocket.port")
         if ("httpGet" in body or "tcpSocket" in body) and not (is_port(port) or port in names):
-            scene.add("port", m, f"{path}.{probe}", f"{port!r} is no port of the container", "deploy.overrides.args")
-        for field in ("periodSeconds", "timeoutSeconds", "failureThreshold"):
+            scene.add("port", m, f"{path}.{probe}", f"{shown(port)} is no port of the container", "deploy.overrides.args")
+        for field in ("periodSeconds", "timeoutSeconds", "failureThreshold") if serves else ():
             if not isinstance(body.get(field), int) or body[field] < 1:
                 scene.add(
                     "probe",
                     m,
                     f"{path}.{probe}.{field}",
-                    f"is {body.get(field)!r}, a positive number is needed",
+                    f"is {shown(body.get(field))}, a positive number is needed",
                     "model.name",
                 )
 
 
-def _check_resources(scene: Scene, m: Manifest, path: str, resources: Any) -> None:
+def _check_resources(scene: Scene, m: Manifest, path: str, resources: Any, serves: bool) -> None:
     requests, limits = mapping(resources.get("requests")), mapping(resources.get("limits"))
     for where, values in (("requests", requests), ("limits", limits)):
         for name, value in values.items():
             if quantity(value) is None:
-                scene.add("quantity", m, f"{path}.{where}", f"{name}: {value!r} is no quantity", "hardware.pool")
+                scene.add("quantity", m, f"{path}.{where}", f"{name}: {shown(value)} is no quantity", "hardware.pool")
             elif name in ("cpu", "memory") and not quantity(value):
                 problem = f"{name}: {value} leaves the pod nothing to run with"
                 scene.add("resources", m, f"{path}.{where}", problem, f"hardware.pool[].{name}")
-    for name in ("cpu", "memory"):
+    for name in ("cpu", "memory") if serves else ():
         if name not in requests:
             scene.add("resources", m, f"{path}.requests", f"{name} is missing", f"hardware.pool[].{name}")
     for name in sorted({*requests, *limits}):
@@ -196,9 +196,10 @@ def _check_words(scene: Scene, m: Manifest, path: str, container: Any) -> None:
         scene.add("env", m, f"{path}.env", f"{', '.join(twice)} is set twice", "deploy.overrides.env")
     for entry, name in zip(env, names, strict=True):
         if not is_variable(name):
-            scene.add("env", m, f"{path}.env", f"{name!r} cannot name a variable", "deploy.overrides.env")
-        if entry.get("value") and _SECRET_NAME.search(name):
-            problem = f"{name} holds its value in plain text; refer to a Secret"
+            scene.add("env", m, f"{path}.env", f"{shown(name)} cannot name a variable", "deploy.overrides.env")
+        value = entry.get("value")
+        if isinstance(value, str) and secret(name, value):
+            problem = f"{name} holds {secret_value(value) or 'its value'} in plain text; refer to a Secret"
             scene.add(
                 "secret",
                 m,
@@ -211,7 +212,7 @@ def _check_words(scene: Scene, m: Manifest, path: str, container: Any) -> None:
     for word in words:
         if word not in references:
             _check_literal(scene, m, f"{path}.args", word, "deploy.overrides.args")
-        if isinstance(word, str) and _SECRET_FLAG.fullmatch(word.partition("=")[0]):
+        if isinstance(word, str) and word.startswith("--") and secret_name(word.partition("=")[0]):
             scene.add(
                 "secret",
                 m,
@@ -223,7 +224,7 @@ def _check_words(scene: Scene, m: Manifest, path: str, container: Any) -> None:
 
 def _check_literal(scene: Scene, m: Manifest, path: str, word: Any, key: str) -> None:
     if not isinstance(word, str):
-        scene.add("word", m, path, f"{word!r} is no string", key)
+        scene.add("word", m, path, f"{shown(word)} is no string", key)
         return
     try:
         unescape_variables(word)

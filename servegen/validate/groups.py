@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
+from servegen.validate.syntax import shown
 
 _GROUP = "spec.leaderWorkerTemplate"
 #: What the controller tells every container (sigs.k8s.io/lws, api v1); it takes precedence over what a template says.
@@ -29,7 +30,7 @@ def _check_size(scene: Scene, m: Manifest) -> None:
     nodes, world = scene.plan.nodes(role), role.tp * role.pp
     each = scene.plan.pool[role.pool].per_node
     if size != nodes:
-        problem = f"is {size!r}: {nodes} pods of {each} accelerators are the tp x pp = {world} of a replica"
+        problem = f"is {shown(size)}: {nodes} pods of {each} accelerators are the tp x pp = {world} of a replica"
         scene.add("devices", m, f"{_GROUP}.size", problem, "constraints.tp")
 
 
@@ -37,10 +38,10 @@ def _check_policies(scene: Scene, m: Manifest) -> None:
     key = "deploy.overrides.patches"
     restart, start = m.get(f"{_GROUP}.restartPolicy"), m.get("spec.startupPolicy")
     if restart not in (None, "RecreateGroupOnPodRestart"):
-        problem = f"is {restart!r}: a process that starts anew cannot join collectives that are under way"
+        problem = f"is {shown(restart)}: a process that starts anew cannot join collectives that are under way"
         scene.add("group", m, f"{_GROUP}.restartPolicy", problem, key)
     if start not in (None, "LeaderCreated"):
-        problem = f"is {start!r}: the leader is ready when its workers have joined, and they would wait for it"
+        problem = f"is {shown(start)}: the leader is ready when its workers have joined, and they would wait for it"
         scene.add("group", m, "spec.startupPolicy", problem, key)
 
 
@@ -53,7 +54,7 @@ def _check_members(scene: Scene, leader: Manifest, worker: Manifest) -> None:
         scene.add("group", worker, path, "name another component than the leader's", "metadata.name")
     drain, grace = (m.pod.get("terminationGracePeriodSeconds") for m in (leader, worker))
     if isinstance(drain, int) and (not isinstance(grace, int) or grace < drain):
-        problem = f"is {grace!r}, the leader drains for up to {drain} s and needs its workers for that"
+        problem = f"is {shown(grace)}, the leader drains for up to {drain} s and needs its workers for that"
         scene.add("grace", worker, f"{worker.pod_path}.terminationGracePeriodSeconds", problem, "traffic.osl")
 
 

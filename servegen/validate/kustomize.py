@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from servegen.validate.objects import FOLDER, KUSTOMIZATION, Scene, mapping, sequence
+from servegen.validate.syntax import shown
 
 _KEY = "deploy.overrides.patches"
 _VERSION = "kustomize.config.k8s.io/v1beta1"
@@ -18,6 +19,17 @@ _KNOWN = frozenset(
      "generators", "transformers", "validators", "configurations", "crds", "openapi", "buildMetadata", "sortOptions",
      "helmCharts", "helmGlobals", "helmChartInflationGenerator", "imageTags")
 )  # fmt: skip
+#: What would make other objects of those that were proven against the plan.
+_UNSEEN: Mapping[str, str] = {
+    "commonLabels": "it changes selectors, and that of a Deployment can never change; labels do not",
+    "namePrefix": "metadata.name of the spec names them",
+    "nameSuffix": "metadata.name of the spec names them",
+    "images": "deploy.image of the spec says which one",
+    "imageTags": "deploy.image of the spec says which one",
+    "replicas": "the plan counts them",
+    "patchesStrategicMerge": "deploy.overrides.patches of the spec names them",
+    "patchesJson6902": "deploy.overrides.patches of the spec names them",
+}
 _NEEDS_HELM = ("helmCharts", "helmChartInflationGenerator")
 #: Lists whose items are files, or hold one inline: a text of more than one line.
 _FILES = ("bases", "components", "generators", "transformers", "validators", "configurations", "crds", "patchesStrategicMerge")
@@ -36,19 +48,25 @@ def _problems(body: Mapping[str, Any], there: set[str]) -> Iterator[tuple[str, s
             near = difflib.get_close_matches(str(name), _KNOWN, 1)
             yield str(name), "is no key of a kustomization" + (f"; did you mean {near[0]}?" if near else "")
     if body.get("apiVersion") not in (None, _VERSION):
-        yield "apiVersion", f"is {body['apiVersion']!r}, must be {_VERSION}"
+        yield "apiVersion", f"is {shown(body['apiVersion'])}, must be {_VERSION}"
+    for field, why in _UNSEEN.items():
+        if body.get(field):
+            yield field, f"changes the objects behind all checks: {why}"
+    for label in sequence(body.get("labels")):
+        if mapping(label).get("includeSelectors") is True:
+            yield "labels.includeSelectors", "is true: it changes selectors, and that of a Deployment can never change"
     for field in _NEEDS_HELM:
         if body.get(field):
             yield field, "needs --enable-helm, which kubectl apply does not have"
     for field, name in _named(body):
         if "\n" not in name and "://" not in name and not name.startswith("..") and name not in there:
-            yield field, f"names {name!r}, which is not there"
+            yield field, f"names {shown(name)}, which is not there"
     pairs = [(field, body.get(field)) for field in _TEXTS]
     pairs += [("labels.pairs", mapping(label).get("pairs")) for label in sequence(body.get("labels"))]
     for field, values in pairs:
         for key, value in mapping(values).items():
             if not isinstance(value, str):
-                yield f"{field}.{key}", f"is {value!r}, must be text"
+                yield f"{field}.{key}", f"is {shown(value)}, must be text"
 
 
 def _named(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

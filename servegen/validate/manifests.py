@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-from servegen.manifest import documents
-from servegen.validate.objects import FOLDER, KUSTOMIZATION, PATCHES, TEMPLATES, Manifest, Scene, dig, mapping, sequence
+from servegen.validate.objects import FOLDER, KUSTOMIZATION, TEMPLATES, Manifest, Scene, mapping, sequence
 from servegen.validate.schema import NEWEST, problems
-from servegen.validate.syntax import is_label_key, is_label_value, is_name, is_service_name, minor_version
+from servegen.validate.syntax import is_label_key, is_label_value, is_name, is_service_name, minor_version, shown
 
 HASH_ANNOTATION = "servegen.dev/plan-hash"
 
@@ -68,7 +67,7 @@ def governing(path: str, problem: str) -> str:
 
 def _check_version(scene: Scene, m: Manifest, target: tuple[int, int] | None) -> None:
     if m.kind not in SERVED:
-        scene.add("kind", m, "kind", f"{m.kind!r} is no kind that servegen knows to check", "deploy.overrides.patches")
+        scene.add("kind", m, "kind", f"{shown(m.kind)} is no kind that servegen knows to check", "deploy.overrides.patches")
         return
     version, since = SERVED[m.kind]
     if m.body.get("apiVersion") != version:
@@ -76,7 +75,7 @@ def _check_version(scene: Scene, m: Manifest, target: tuple[int, int] | None) ->
             "api-version",
             m,
             "apiVersion",
-            f"is {m.body.get('apiVersion')!r}, {m.kind} is {version}",
+            f"is {shown(m.body.get('apiVersion'))}, {m.kind} is {version}",
             "deploy.kubernetesVersion",
         )
     elif target is not None and target < since:
@@ -86,18 +85,18 @@ def _check_version(scene: Scene, m: Manifest, target: tuple[int, int] | None) ->
 
 def _check_name(scene: Scene, m: Manifest) -> None:
     if not is_name(m.name):
-        problem = f"{m.name!r} is no RFC 1123 label of at most 63 characters"
+        problem = f"{shown(m.name)} is no RFC 1123 label of at most 63 characters"
         scene.add("name", m, "metadata.name", problem, "metadata.name")
     elif m.kind == "Service" and not is_service_name(m.name):
-        problem = f"{m.name!r} starts with a digit, which a Service may not"
+        problem = f"{shown(m.name)} starts with a digit, which a Service may not"
         scene.add("name", m, "metadata.name", problem, "metadata.name")
     expected = scene.plan.deploy.namespace or "default"
     if m.namespace != expected:
         scene.add(
-            "namespace", m, "metadata.namespace", f"is {m.namespace!r}, the plan's is {expected!r}", "deploy.namespace"
+            "namespace", m, "metadata.namespace", f"is {shown(m.namespace)}, the plan's is {shown(expected)}", "deploy.namespace"
         )
     elif not is_name(m.namespace):
-        scene.add("namespace", m, "metadata.namespace", f"{m.namespace!r} is no RFC 1123 label", "deploy.namespace")
+        scene.add("namespace", m, "metadata.namespace", f"{shown(m.namespace)} is no RFC 1123 label", "deploy.namespace")
 
 
 def _check_labels(scene: Scene, m: Manifest) -> None:
@@ -107,13 +106,13 @@ def _check_labels(scene: Scene, m: Manifest) -> None:
     for path, key in places.items():
         for name, value in mapping(m.get(path)).items():
             if not is_label_key(str(name)):
-                scene.add("label", m, path, f"{name!r} is no legal label key", key)
+                scene.add("label", m, path, f"{shown(name)} is no legal label key", key)
             elif not is_label_value(value):
-                scene.add("label", m, path, f"{name}: {value!r} is no legal label value", key)
+                scene.add("label", m, path, f"{name}: {shown(value)} is no legal label value", key)
     for path in ("metadata.annotations", *(f"{at}.metadata.annotations" for at in templates)):
         for name, value in mapping(m.get(path)).items():
             if not is_label_key(str(name)) or not isinstance(value, str):
-                scene.add("label", m, path, f"{name}: {value!r} is no legal annotation", "metadata.name")
+                scene.add("label", m, path, f"{name}: {shown(value)} is no legal annotation", "metadata.name")
     for at in templates:
         if HASH_ANNOTATION in {**mapping(m.get(f"{at}.metadata.annotations")), **mapping(m.get(f"{at}.metadata.labels"))}:
             problem = "holds the plan's hash, so that every new plan restarts all pods"
@@ -121,7 +120,7 @@ def _check_labels(scene: Scene, m: Manifest) -> None:
 
 
 def check_kustomization(scene: Scene) -> None:
-    """The kustomization lists exactly the files there are, and each patch names an object of the bundle."""
+    """The kustomization lists exactly the files there are."""
     body = scene.kustomization
     if body.get("kind") != "Kustomization":
         scene.add_file("kustomization", KUSTOMIZATION, "is missing or of another kind", "deploy.namespace")
@@ -133,55 +132,14 @@ def check_kustomization(scene: Scene) -> None:
     _compare_lists(scene, "resources", listed, objects)
     _compare_lists(scene, "patches", [str(mapping(p).get("path")) for p in sequence(body.get("patches"))], patches)
     if body.get("namespace") != (scene.plan.deploy.namespace or "default"):
-        scene.add_file("kustomization", KUSTOMIZATION, f"namespace is {body.get('namespace')!r}", "deploy.namespace")
-    known = {(m.kind, m.name) for m in scene.manifests}
-    for path in sorted(p for p in scene.bundle.files if p.startswith(PATCHES)):
-        _check_patch(scene, path, known)
+        scene.add_file("kustomization", KUSTOMIZATION, f"namespace is {shown(body.get('namespace'))}", "deploy.namespace")
 
 
 def _compare_lists(scene: Scene, field: str, listed: list[str], there: set[str]) -> None:
     key = "deploy.overrides.patches"
     for name in sorted(set(listed) - there):
-        scene.add_file("kustomization", KUSTOMIZATION, f"{field} lists {name!r}, which is not there", key)
+        scene.add_file("kustomization", KUSTOMIZATION, f"{field} lists {shown(name)}, which is not there", key)
     for name in sorted(there - set(listed)):
-        scene.add_file("kustomization", KUSTOMIZATION, f"{field} leaves out {name!r}", key)
+        scene.add_file("kustomization", KUSTOMIZATION, f"{field} leaves out {shown(name)}", key)
     if len(set(listed)) < len(listed):
         scene.add_file("kustomization", KUSTOMIZATION, f"{field} lists a file twice", key)
-
-
-def _lost_by(patch: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """What a patch takes from the containers of a group: no list of a custom resource has a key by which it is merged."""
-    for at in TEMPLATES["LeaderWorkerSet"] if patch.get("kind") == "LeaderWorkerSet" else ():
-        for i, container in enumerate(sequence(dig(patch, f"{at}.spec.containers"))):
-            lost = [field for field in ("image", "command", "args", "resources") if field not in mapping(container)]
-            if lost:
-                yield f"{at}.spec.containers[{i}]", ", ".join(lost)
-
-
-def _check_patch(scene: Scene, path: str, known: set[tuple[str, str]]) -> None:
-    key = "deploy.overrides.patches"
-    release = minor_version(scene.plan.deploy.kubernetes_version)
-    try:
-        patches = [p for p in documents(scene.bundle.files[path]) if p is not None]
-    except ValueError as error:
-        scene.add_file("patch", path, f"is no YAML: {error}", key)
-        return
-    if not patches:
-        scene.add_file("patch", path, "is empty", key)
-    for patch in patches:
-        target = (str(mapping(patch).get("kind")), str(mapping(mapping(patch).get("metadata")).get("name")))
-        if not isinstance(patch, Mapping):
-            scene.add_file("patch", path, "is no strategic merge patch (an object with kind and metadata.name)", key)
-        elif target in known:
-            for path_, lost in _lost_by(patch):
-                problem = f"kustomize replaces lists of a custom resource whole: this container loses its {lost}"
-                scene.add_file("patch", path, f"{target[0]}/{target[1]}: {path_}: {problem}", key)
-            for path_, problem in problems(patch, target[0], release or NEWEST, partial=True):
-                scene.add_file("patch", path, f"{target[0]}/{target[1]}: {path_}: {problem}", key)
-        else:
-            names = ", ".join(f"{k}/{n}" for k, n in sorted(known) if k == target[0]) or ", ".join(
-                sorted({k for k, _ in known})
-            )
-            scene.add_file(
-                "patch", path, f"patches {target[0]}/{target[1]}, which is not in the bundle; there are {names}", key
-            )

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from servegen.validate.objects import Manifest, Scene, admits, dig, mapping, sequence
-from servegen.validate.syntax import is_port, is_port_name
+from servegen.validate.syntax import is_port, is_port_name, shown
 
 _KEY = "deploy.networkPolicy"
-_DNS = 53
+#: Variables that say that the hub is not asked, or not where it usually is.
+_ELSEWHERE = {"HF_HUB_OFFLINE", "HF_ENDPOINT"}
+_DNS, _HTTPS, _API_SERVER = 53, 443, 6443
 
 
 def check_network(scene: Scene) -> None:
@@ -20,6 +22,7 @@ def check_network(scene: Scene) -> None:
         _check_peers(scene, m)
     _check_way(scene)
     _check_group(scene)
+    _check_handoff(scene)
 
 
 def selected(scene: Scene, selector: Any) -> list[Manifest]:
@@ -43,15 +46,58 @@ def _check_policy(scene: Scene, m: Manifest) -> None:
         for rule in _rules(m, field):
             for port in (mapping(p) for p in sequence(rule.get("ports"))):
                 _check_port(scene, m, field, port, pods)
-    if "Egress" in types and not any(_opens(rule, _DNS, set()) for rule in _rules(m, "egress")):
-        scene.add("network", m, "spec.egress", "port 53 is closed: the pods resolve no name", _KEY)
+    if "Egress" in types:
+        _check_out(scene, m, pods)
+    _check_scraped(scene, m, pods)
+
+
+def _check_out(scene: Scene, m: Manifest, pods: list[Manifest]) -> None:
+    """What every pod must reach outside: names, and what its process fetches."""
+    rules = _rules(m, "egress")
+    if not any(_opens(rule, _DNS, set(), "UDP") for rule in rules):
+        scene.add("network", m, "spec.egress", "port 53 is closed for UDP: the pods resolve no name", _KEY)
+    afar = [rule for rule in rules if any("podSelector" not in mapping(p) for p in sequence(rule.get("to")) or [{}])]
+    if any(_opens(rule, port, set()) for rule in afar for port in (_HTTPS, _API_SERVER)):
+        return
+    for pod in pods:
+        role, launch = scene.role(pod), scene.launch(pod)
+        if launch is not None and launch.role is None:
+            problem = f"port {_HTTPS} is closed: {pod.name} cannot ask the Kubernetes API for its servers"
+            scene.add("network", m, "spec.egress", problem, _KEY)
+        elif role is not None and launch is not None and not role.load.startswith("/") and not _ELSEWHERE & launch.env.keys():
+            problem = f"port {_HTTPS} is closed: {pod.name} cannot fetch {role.load}"
+            scene.add("network", m, "spec.egress", problem, _KEY)
+        else:
+            continue
+        return
+
+
+def _check_scraped(scene: Scene, m: Manifest, pods: list[Manifest]) -> None:
+    """Where pods are watched, whoever collects their metrics must be let in; it runs in a namespace of its own."""
+    for pod in pods:
+        launch = scene.launch(pod)
+        watched = any(admits(x.get("spec.selector"), pod.pod_labels) for x in scene.of_kind("PodMonitor"))
+        if launch is None or not watched or "Ingress" not in sequence(m.get("spec.policyTypes")):
+            continue
+        port = launch.metrics_port or launch.port
+        names = {str(p.get("name")) for p in pod.ports if p.get("containerPort") == port}
+        afar = [r for r in _rules(m, "ingress") if _from_afar(sequence(r.get("from")))]
+        if not any(_opens(rule, port, names) for rule in afar):
+            problem = f"nobody from another namespace reaches port {port} of {pod.name}, and its monitor collects nothing"
+            scene.add("network", m, "spec.ingress", problem, "deploy.monitoring")
+            return
+
+
+def _from_afar(peers: list[Any]) -> bool:
+    """Whether a rule lets in somebody of another namespace, or of no namespace."""
+    return not peers or any("namespaceSelector" in mapping(p) or "ipBlock" in mapping(p) for p in peers)
 
 
 def _check_port(scene: Scene, m: Manifest, field: str, port: Mapping[str, Any], pods: list[Manifest]) -> None:
     number, end = port.get("port"), port.get("endPort")
     path = f"spec.{field}.ports"
     if not is_port(number) and not (isinstance(number, str) and is_port_name(number)):
-        scene.add("port", m, path, f"{number!r} is no port", _KEY)
+        scene.add("port", m, path, f"{shown(number)} is no port", _KEY)
         return
     if end is not None and not (is_port(number) and is_port(end) and end >= number):
         scene.add("port", m, path, f"the range {number} to {end} is none", _KEY)
@@ -76,7 +122,7 @@ def _check_peers(scene: Scene, m: Manifest) -> None:
         for block in (mapping(mapping(p).get("ipBlock")) for rule in _rules(m, field) for p in sequence(rule.get(side))):
             for cidr in [block[k] for k in ("cidr",) if k in block] + sequence(block.get("except")):
                 if not _is_cidr(cidr):
-                    scene.add("network", m, f"spec.{field}.{side}.ipBlock", f"{cidr!r} is no CIDR", f"{_KEY}.from")
+                    scene.add("network", m, f"spec.{field}.{side}.ipBlock", f"{shown(cidr)} is no CIDR", f"{_KEY}.from")
     entry = next((x for x in scene.launches if x.role is None), scene.launches[0])
     doors = [d for d in selected(scene, m.get("spec.podSelector")) if scene.launch(d) is entry]
     if planned and doors and not any(
@@ -102,10 +148,11 @@ def _is_cidr(text: Any) -> bool:
     return True
 
 
-def _opens(rule: Mapping[str, Any], number: int, names: set[str]) -> bool:
+def _opens(rule: Mapping[str, Any], number: int, names: set[str], protocol: str = "TCP") -> bool:
     """Whether a rule lets a port through; one without ports lets all through."""
-    ports = [mapping(p) for p in sequence(rule.get("ports"))]
-    return not ports or any(
+    every = [mapping(p) for p in sequence(rule.get("ports"))]
+    ports = [p for p in every if (p.get("protocol") or "TCP") == protocol]
+    return not every or any(
         p.get("port") in (None, number, *names) or (is_port(p.get("port")) and p["port"] <= number <= (p.get("endPort") or 0))
         for p in ports
     )
@@ -125,6 +172,19 @@ def _check_way(scene: Scene) -> None:
             if (shut := _shut(scene, field, here, there, launch.port, names)) is not None:
                 way = f"{router.name} may not reach port {launch.port} of {server.name}"
                 scene.add("network", shut, f"spec.{field}", way, _KEY)
+
+
+def _check_handoff(scene: Scene) -> None:
+    """Prefill and decode servers hand over KV caches on ports that they choose, and each may ask the other."""
+    if scene.plan.choice.topology != "disaggregated":
+        return
+    servers = [pod for pod in scene.runners if (x := scene.launch(pod)) is not None and x.role is not None]
+    for here, there in ((a, b) for a in servers for b in servers if scene.launch(a) is not scene.launch(b)):
+        for field in ("ingress", "egress"):
+            if (shut := _shut(scene, field, here, there, None, set())) is not None:
+                way = f"{here.name} and {there.name} may not reach each other on every port, and hand over no KV cache"
+                scene.add("network", shut, f"spec.{field}", way, _KEY)
+                return
 
 
 def _check_group(scene: Scene) -> None:

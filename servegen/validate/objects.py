@@ -8,7 +8,7 @@ from typing import Any
 
 from servegen.bundle import Bundle
 from servegen.engines.launch import Launch
-from servegen.errors import Diagnostic, Where
+from servegen.errors import Diagnostic, Severity, Where
 from servegen.plan import Plan, Role
 
 FOLDER = "kubernetes/"
@@ -89,6 +89,21 @@ class Manifest:
         return [mapping(c) for c in sequence(self.pod.get("containers"))]
 
     @property
+    def main(self) -> int:
+        """Which container runs the planned process: that of the component's name, as patches put others first; else the first."""
+        name = self.pod_labels.get("app.kubernetes.io/component")
+        return next((i for i, c in enumerate(self.containers) if c.get("name") == name), 0)
+
+    @property
+    def server(self) -> Mapping[str, Any]:
+        """The container that runs the planned process. IndexError where there is none."""
+        return self.containers[self.main]
+
+    @property
+    def server_path(self) -> str:
+        return f"{self.pod_path}.containers[{self.main}]"
+
+    @property
     def ports(self) -> list[Mapping[str, Any]]:
         """All container ports of a pod."""
         return [mapping(p) for c in self.containers for p in sequence(c.get("ports"))]
@@ -130,10 +145,12 @@ class Scene:
             return None
         return next((r for r in self.plan.choice.roles if r.name == launch.name), None)
 
-    def add(self, code: str, manifest: Manifest, path: str, problem: str, key: str) -> None:
+    def add(self, code: str, manifest: Manifest, path: str, problem: str, key: str, severity: Severity = "error") -> None:
         """Record that ``path`` of ``manifest`` is wrong; ``key`` is the spec key that governs it."""
         message = f"{manifest.kind}/{manifest.name}: {path}: {problem}"
-        self.found.append(Diagnostic(f"bundle-{code}", message, Where(manifest.path), self._hint(manifest.path, key)))
+        role = self.role(manifest) if "pool[]" in key else None
+        hint = self._hint(manifest.path, key if role is None else key.replace("pool[]", f"pool[{role.pool}]"))
+        self.found.append(Diagnostic(f"bundle-{code}", message, Where(manifest.path), hint, severity))
 
     def add_file(self, code: str, path: str, problem: str, key: str) -> None:
         """Record a finding about a file that holds no object."""

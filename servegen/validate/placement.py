@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from servegen.validate.objects import Manifest, Scene, admits, dig, mapping, sequence
-from servegen.validate.syntax import image_problem, quantity
+from servegen.validate.syntax import image_problem, quantity, shown
 
 
 def check_placement(scene: Scene) -> None:
@@ -22,7 +23,7 @@ def _check_scheduling(scene: Scene, m: Manifest) -> None:
     """What the API server refuses, and what goes past the scheduler."""
     key = "deploy.overrides.patches"
     if m.pod.get("restartPolicy") not in (None, "Always"):
-        problem = f"is {m.pod['restartPolicy']!r}, a pod of a {m.kind} restarts Always"
+        problem = f"is {shown(m.pod['restartPolicy'])}, a pod of a {m.kind} restarts Always"
         scene.add("schema", m, f"{m.pod_path}.restartPolicy", problem, key)
     if m.pod.get("dnsPolicy") == "None" and not sequence(dig(m.pod, "dnsConfig.nameservers")):
         scene.add("schema", m, f"{m.pod_path}.dnsPolicy", "None needs dnsConfig.nameservers", key)
@@ -33,7 +34,10 @@ def _check_scheduling(scene: Scene, m: Manifest) -> None:
             problem = f"{toleration.get('key')}: Exists takes no value"
             scene.add("placement", m, f"{m.pod_path}.tolerations", problem, "hardware.pool[].tolerations")
     for spread in (mapping(s) for s in sequence(m.pod.get("topologySpreadConstraints"))):
-        if "labelSelector" in spread and not admits(spread["labelSelector"], m.pod_labels):
+        if not mapping(spread.get("labelSelector")):
+            problem = "has no labelSelector: it counts no pods, and spreads none"
+            scene.add("selector", m, f"{m.pod_path}.topologySpreadConstraints", problem, "metadata.name")
+        elif not admits(spread["labelSelector"], m.pod_labels):
             problem = "selects none of the pods that it should spread"
             scene.add("selector", m, f"{m.pod_path}.topologySpreadConstraints", problem, "metadata.name")
 
@@ -45,18 +49,19 @@ def _check_terms(scene: Scene, m: Manifest) -> None:
         stated["runtimeClassName"] = (deploy.runtime_class, "deploy.runtimeClass")
     for field, (wanted, key) in stated.items():
         if wanted and m.pod.get(field) != wanted:
-            scene.add("placement", m, f"{m.pod_path}.{field}", f"is {m.pod.get(field)!r}, the spec says {wanted!r}", key)
+            problem = f"is {shown(m.pod.get(field))}, the spec says {shown(wanted)}"
+            scene.add("placement", m, f"{m.pod_path}.{field}", problem, key)
     if not deploy.priority_class and str(m.pod.get("priorityClassName", "")).startswith("system-"):
         problem = f"{m.pod['priorityClassName']} is for what a node cannot do without"
         scene.add("security", m, f"{m.pod_path}.priorityClassName", problem, "deploy.priorityClass")
     account = next((a for a in scene.of_kind("ServiceAccount") if a.name == m.pod.get("serviceAccountName")), None)
     secrets = [*sequence(m.pod.get("imagePullSecrets")), *sequence(account.get("imagePullSecrets") if account else None)]
     for name in sorted(set(deploy.image_pull_secrets) - {str(mapping(s).get("name")) for s in secrets}):
-        scene.add("reference", m, f"{m.pod_path}.imagePullSecrets", f"leaves out {name!r}", "deploy.imagePullSecrets")
-    image = m.containers[0].get("image") if m.containers else deploy.image
+        scene.add("reference", m, f"{m.pod_path}.imagePullSecrets", f"leaves out {shown(name)}", "deploy.imagePullSecrets")
+    image = m.server.get("image") if m.containers else deploy.image
     if image != deploy.image and not image_problem(image):
-        problem = f"is {image!r}, the plan's is {deploy.image!r}"
-        scene.add("image", m, f"{m.pod_path}.containers[0].image", problem, "deploy.image")
+        problem = f"is {shown(image)}, the plan's is {shown(deploy.image)}"
+        scene.add("image", m, f"{m.server_path}.image", problem, "deploy.image")
 
 
 def _check_pool(scene: Scene, m: Manifest) -> None:
@@ -66,17 +71,17 @@ def _check_pool(scene: Scene, m: Manifest) -> None:
     selector = mapping(m.pod.get("nodeSelector"))
     for name, value in pool.node_selector.items():
         if selector.get(name) != value:
-            problem = f"{name} is {selector.get(name)!r}, the nodes that were planned for have {value!r}"
+            problem = f"{name} is {shown(selector.get(name))}, the nodes that were planned for have {shown(value)}"
             scene.add("placement", m, f"{m.pod_path}.nodeSelector", problem, "hardware.pool[].nodeSelector")
     tolerations = sequence(m.pod.get("tolerations"))
     for toleration in pool.tolerations:
-        if dict(toleration) not in tolerations:
+        if not any(_tolerates(mapping(have), mapping(toleration)) for have in tolerations):
             problem = f"leaves out {_text(toleration)}: the pods may never be scheduled"
             scene.add("placement", m, f"{m.pod_path}.tolerations", problem, "hardware.pool[].tolerations")
-    cpus = quantity(mapping(dig(m.containers[0], "resources.requests")).get("cpu")) if m.containers else None
+    cpus = quantity(mapping(dig(m.server, "resources.requests")).get("cpu")) if m.containers else None
     if cpus is not None and pool.node_cpus and cpus > pool.node_cpus:
         problem = f"cpu is more than the {pool.node_cpus} of a node"
-        scene.add("resources", m, f"{m.pod_path}.containers[0].resources.requests", problem, "hardware.pool[].cpu")
+        scene.add("resources", m, f"{m.server_path}.resources.requests", problem, "hardware.pool[].cpu")
     _check_token(scene, m)
 
 
@@ -85,11 +90,26 @@ def _check_token(scene: Scene, m: Manifest) -> None:
     wanted = scene.plan.deploy.hf_token_secret
     if wanted is None or not m.containers:
         return
-    env = {str(mapping(e).get("name")): mapping(e) for e in sequence(m.containers[0].get("env"))}
+    env = {str(mapping(e).get("name")): mapping(e) for e in sequence(m.server.get("env"))}
     ref = mapping(dig(env.get("HF_TOKEN", {}), "valueFrom.secretKeyRef"))
     if (ref.get("name"), ref.get("key")) != tuple(wanted):
-        problem = f"HF_TOKEN comes from {ref.get('name')!r}, {ref.get('key')!r}; the spec says {wanted[0]!r}, {wanted[1]!r}"
-        scene.add("reference", m, f"{m.pod_path}.containers[0].env", problem, "deploy.hfTokenSecret")
+        found = f"{shown(ref.get('name'))}, {shown(ref.get('key'))}"
+        problem = f"HF_TOKEN comes from {found}; the spec says {wanted[0]!r}, {wanted[1]!r}"
+        scene.add("reference", m, f"{m.server_path}.env", problem, "deploy.hfTokenSecret")
+
+
+def _tolerates(have: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether a toleration covers what another does: no key is every key, no effect every effect, Exists every value."""
+    if have.get("effect") and have.get("effect") != wanted.get("effect"):
+        return False
+    if have.get("tolerationSeconds") is not None and have.get("tolerationSeconds") != wanted.get("tolerationSeconds"):
+        return False
+    exists = have.get("operator") == "Exists"
+    if exists and not have.get("key"):
+        return True
+    return have.get("key") == wanted.get("key") and (
+        exists or (wanted.get("operator") != "Exists" and (have.get("value") or "") == (wanted.get("value") or ""))
+    )
 
 
 def _text(toleration: Any) -> str:

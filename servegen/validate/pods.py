@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from servegen.engines.launch import IN_POD, Launch
+from servegen.engines.startup import LEAST_PROCESS_BYTES, PROCESS_BYTES
 from servegen.plan import Role
 from servegen.validate.containers import literal, node_words
 from servegen.validate.objects import Manifest, Scene, admits, dig, mapping, sequence
-from servegen.validate.syntax import quantity
+from servegen.validate.syntax import quantity, shown
 
 _MAX_GRACE_S = 3600
 _VERSION_LABEL = "app.kubernetes.io/version"
@@ -19,6 +20,8 @@ _ROLLOUT = {
     "Deployment": "spec.strategy.rollingUpdate",
     "LeaderWorkerSet": "spec.rolloutStrategy.rollingUpdateConfiguration",
 }
+#: Images whose own user is root.
+_RUN_AS_ROOT = ("lmsysorg/sglang", "nvcr.io/nvidia/")
 _DEFAULT_SHM_BYTES = 64 * 2**20  # what a container has without an emptyDir
 
 
@@ -32,9 +35,9 @@ def check_pods(scene: Scene) -> None:
         _check_pod(scene, m)
         role, launch = scene.role(m), scene.launch(m)
         if launch is not None and m.containers:
-            _check_command(scene, m, launch, m.containers[0])
+            _check_command(scene, m, launch, m.server)
         if role is not None and m.containers:
-            _check_role(scene, m, role, m.containers[0])
+            _check_role(scene, m, role, m.server)
             if not m.is_worker:
                 _check_replicas(scene, m, role)
     covered = [(launch.name, m.kind) for m in scene.runners if (launch := scene.launch(m)) is not None]
@@ -61,6 +64,8 @@ def _check_selector(scene: Scene, m: Manifest) -> None:
 
 def _check_rollout(scene: Scene, m: Manifest) -> None:
     path, key = _ROLLOUT.get(m.kind, ""), "hardware.pool"
+    if scene.role(m) is None and m.get("spec.replicas") == 0:
+        scene.add("replicas", m, "spec.replicas", "is 0: nobody answers at the door", "deploy.overrides.patches")
     if m.get("spec.paused"):
         scene.add("rollout", m, "spec.paused", "no rollout would ever begin", "deploy.overrides.patches")
     if m.get("spec.strategy.type") == "Recreate":
@@ -109,13 +114,13 @@ def _check_pod(scene: Scene, m: Manifest) -> None:
     account = m.pod.get("serviceAccountName")
     if account not in [a.name for a in scene.of_kind("ServiceAccount")]:
         scene.add(
-            "reference", m, f"{m.pod_path}.serviceAccountName", f"there is no ServiceAccount {account!r}", "metadata.name"
+            "reference", m, f"{m.pod_path}.serviceAccountName", f"there is no ServiceAccount {shown(account)}", "metadata.name"
         )
 
 
 def _check_command(scene: Scene, m: Manifest, launch: Launch, container: Any) -> None:
     """The planned command must be what the container runs; words before it (a profiler) or behind it are the template's."""
-    path = f"{m.pod_path}.containers[0]"
+    path = m.server_path
     references = node_words(scene, m)
     words = [w for key in ("command", "args") for w in sequence(container.get(key))]
     words = [_Reference(w) if w in references else literal(w) for w in words]
@@ -126,12 +131,13 @@ def _check_command(scene: Scene, m: Manifest, launch: Launch, container: Any) ->
     if None not in misses:
         start, miss = max(zip(starts, (k or 0 for k in misses), strict=True), key=lambda pair: pair[1])
         found = words[start + miss] if start + miss < len(words) else "the end"
-        problem = f"word {start + miss + 1} is {found!r}, planned: {planned[miss]!r}"
+        problem = f"word {start + miss + 1} is {shown(found)}, planned: {shown(planned[miss])}"
         scene.add("command", m, f"{path}.args", problem, "deploy.overrides.args")
     env = {mapping(e).get("name"): literal(mapping(e).get("value")) for e in sequence(container.get("env"))}
     for name, value in launch.env.items():
         if env.get(name) != value:
-            scene.add("command", m, f"{path}.env", f"{name} is {env.get(name)!r}, planned: {value!r}", "deploy.overrides.env")
+            problem = f"{name} is {shown(env.get(name))}, planned: {value!r}"
+            scene.add("command", m, f"{path}.env", problem, "deploy.overrides.env")
 
 
 @dataclass(frozen=True)
@@ -141,13 +147,13 @@ class _Reference:
     word: str
 
     def __repr__(self) -> str:
-        return f"{self.word!r}, to be expanded"
+        return f"{shown(self.word)}, to be expanded"
 
 
 def _check_role(scene: Scene, m: Manifest, role: Role, container: Any) -> None:
     """What the plan says of the pods of one role."""
     pool = scene.plan.pool[role.pool]
-    here = f"{m.pod_path}.containers[0]"
+    here = m.server_path
     world, over = role.tp * role.pp, scene.plan.nodes(role) if m.kind == "LeaderWorkerSet" else 1
     for where in ("requests", "limits"):
         count = quantity(mapping(dig(container, f"resources.{where}")).get(pool.resource))
@@ -163,10 +169,74 @@ def _check_role(scene: Scene, m: Manifest, role: Role, container: Any) -> None:
         scene.add(
             "resources", m, f"{here}.resources.requests", "memory is more than a node has", "hardware.pool[].memory"
         )
+    if "memory" not in mapping(dig(container, "resources.limits")):
+        problem = "memory is missing: /dev/shm and the page cache may take the node from its other pods"
+        scene.add("resources", m, f"{here}.resources.limits", problem, "hardware.pool[].memory")
+    _check_liveness(scene, m, container)
+    _check_fabric(scene, m, role, container)
+    _check_user(scene, m, container)
+    _check_room(scene, m, role, mapping(dig(container, "resources.limits")).get("memory"))
     _check_shm(scene, m, role, container, memory)
     _check_startup(scene, m, role, container)
     if not m.is_worker:
         _check_grace(scene, m, role, container)
+
+
+def _check_room(scene: Scene, m: Manifest, role: Role, limit: Any) -> None:
+    """Whether the host side of a server can live in its pod: weights pass through memory, and each rank keeps a core busy.
+
+    The files of the weights are mapped and their pages reclaimed, so less than their size makes a start slower, not
+    impossible; what a process holds besides cannot be reclaimed, and what goes beyond the limit is killed.
+    """
+    pool, memory = scene.plan.pool[role.pool], quantity(limit)
+    devices = pool.pod_devices(role.devices)
+    here = f"{m.server_path}.resources.limits"
+    if memory and memory < LEAST_PROCESS_BYTES * devices:
+        least = f"{devices} x {LEAST_PROCESS_BYTES / 2**30:g} GiB"
+        problem = f"memory: {limit}, and the processes hold at least {least} before they load anything: they are killed"
+        scene.add("resources", m, here, problem, "hardware.pool[].memory")
+    elif memory and memory < PROCESS_BYTES * devices:
+        problem = f"memory: {limit}, and the processes take about {devices} x {PROCESS_BYTES / 2**30:g} GiB: they may be killed"
+        scene.add("resources", m, here, problem, "hardware.pool[].memory", "warning")
+    if 0 < pool.node_cpus < pool.per_node and not m.is_worker:
+        few = f"a node has fewer CPUs ({pool.node_cpus}) than accelerators ({pool.per_node})"
+        problem = f"{few}, each of which keeps one busy: steps are launched later than predicted"
+        scene.add("resources", m, f"{m.server_path}.resources.requests", problem, "hardware.pool[].cpu", "warning")
+
+
+def _check_liveness(scene: Scene, m: Manifest, container: Any) -> None:
+    """A server that is only busy must be taken out before it is ended: a restart loads all weights again."""
+    spans = []
+    for probe in ("livenessProbe", "readinessProbe"):
+        period, failures = (dig(container, f"{probe}.{field}") for field in ("periodSeconds", "failureThreshold"))
+        spans.append(period * failures if isinstance(period, int) and isinstance(failures, int) else 0)
+    if all(spans) and spans[0] < spans[1]:
+        problem = f"ends the server after {spans[0]} s, before the {spans[1]} s after which it is taken out"
+        scene.add("probe", m, f"{m.server_path}.livenessProbe", problem, "deploy.overrides.patches")
+
+
+def _check_fabric(scene: Scene, m: Manifest, role: Role, container: Any) -> None:
+    """A server whose traffic leaves its node over RDMA needs the adapter, and leave to pin memory for it."""
+    pool = scene.plan.pool[role.pool]
+    if not pool.rdma or (scene.plan.choice.topology != "disaggregated" and scene.plan.nodes(role) == 1):
+        return
+    if pool.rdma_resource and pool.rdma_resource not in mapping(dig(container, "resources.limits")):
+        problem = f"{pool.rdma_resource} is missing: the pod does not see the fabric that the plan counts on"
+        scene.add("devices", m, f"{m.server_path}.resources.limits", problem, "hardware.pool[].fabric.resource")
+    security = mapping(container.get("securityContext"))
+    if "IPC_LOCK" not in sequence(dig(security, "capabilities.add")) and not security.get("privileged"):
+        problem = "IPC_LOCK is missing: without it RDMA cannot pin memory"
+        scene.add("devices", m, f"{m.server_path}.securityContext.capabilities.add", problem, "hardware.pool[].fabric.rdma")
+
+
+def _check_user(scene: Scene, m: Manifest, container: Any) -> None:
+    """The kubelet starts no container as another than root whose image says nothing else."""
+    own, pod = mapping(container.get("securityContext")), mapping(m.pod.get("securityContext"))
+    users = [s["runAsUser"] for s in (own, pod) if s.get("runAsUser") is not None]
+    other = own.get("runAsNonRoot", pod.get("runAsNonRoot"))
+    if other and str(container.get("image")).startswith(_RUN_AS_ROOT) and (not users or users[0] == 0):
+        problem = "is true, and the image runs as root: the kubelet refuses to start it without runAsUser"
+        scene.add("user", m, f"{m.server_path}.securityContext.runAsNonRoot", problem, "deploy.image")
 
 
 def _check_replicas(scene: Scene, m: Manifest, role: Role) -> None:
@@ -185,7 +255,7 @@ def _check_replicas(scene: Scene, m: Manifest, role: Role) -> None:
             "deploy.autoscaling",
         )
     if not scaled and replicas != role.total_replicas:
-        problem = f"is {replicas!r}, the plan has {role.total_replicas}"
+        problem = f"is {shown(replicas)}, the plan has {role.total_replicas}"
         scene.add(
             "replicas",
             m,
@@ -228,10 +298,10 @@ def _check_startup(scene: Scene, m: Manifest, role: Role, container: Any) -> Non
     storage = scene.plan.pool[role.pool].storage_bytes_per_s
     if storage > 0 and budget_s < role.checkpoint_bytes / storage:
         problem = f"gives {budget_s} s, reading the weights alone takes {role.checkpoint_bytes / storage:.0f} s"
-        scene.add("startup", m, f"{m.pod_path}.containers[0].startupProbe", problem, "hardware.pool[].storage.bandwidth")
+        scene.add("startup", m, f"{m.server_path}.startupProbe", problem, "hardware.pool[].storage.bandwidth")
     deadline = m.get("spec.progressDeadlineSeconds")
     if m.kind == "Deployment" and (not isinstance(deadline, int) or deadline <= budget_s):
-        problem = f"is {deadline!r}, a pod may take {budget_s} s to start"
+        problem = f"is {shown(deadline)}, a pod may take {budget_s} s to start"
         scene.add("rollout", m, "spec.progressDeadlineSeconds", problem, "hardware.pool[].storage.bandwidth")
 
 
@@ -243,11 +313,11 @@ def _check_grace(scene: Scene, m: Manifest, role: Role, container: Any) -> None:
         sleep = int(words[1]) if len(words) == 2 and words[0] == "sleep" and str(words[1]).isdigit() else None
     if not isinstance(sleep, int) or sleep < 1:
         problem = "no sleep: requests that still arrive while endpoints are updated would be refused"
-        scene.add("grace", m, f"{m.pod_path}.containers[0].lifecycle.preStop", problem, "deploy.overrides.patches")
+        scene.add("grace", m, f"{m.server_path}.lifecycle.preStop", problem, "deploy.overrides.patches")
         sleep = 0
     plan = scene.plan
     decode_s = plan.traffic.longest_output * plan.prediction.itl.p99 if role.role != "prefill" else 0.0
     needed = min(_MAX_GRACE_S, sleep + decode_s)
     if not isinstance(grace, int) or grace < needed:
-        problem = f"is {grace!r}; the sleep and the longest decode take {needed:.0f} s"
+        problem = f"is {shown(grace)}; the sleep and the longest decode take {needed:.0f} s"
         scene.add("grace", m, f"{m.pod_path}.terminationGracePeriodSeconds", problem, "traffic.osl")

@@ -7,8 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from servegen.validate.objects import Manifest, Scene, admits, mapping, selects, sequence
-from servegen.validate.syntax import is_port, is_port_name
+from servegen.validate.syntax import is_port, is_port_name, shown
 
+_INSTANCE = "app.kubernetes.io/instance"
+#: Where each kind selects pods by their labels.
+_SELECTORS: Mapping[str, str] = {
+    "Deployment": "spec.selector.matchLabels",
+    "Service": "spec.selector",
+    "PodDisruptionBudget": "spec.selector.matchLabels",
+    "PodMonitor": "spec.selector.matchLabels",
+    "NetworkPolicy": "spec.podSelector.matchLabels",
+}
 #: A duration as Prometheus reads it.
 _DURATION = re.compile(r"(?:[0-9]+y)?(?:[0-9]+w)?(?:[0-9]+d)?(?:[0-9]+h)?(?:[0-9]+m)?(?:[0-9]+s)?(?:[0-9]+ms)?(?<!^)")
 
@@ -23,9 +32,19 @@ def check_references(scene: Scene) -> None:
     for m in scene.manifests:
         if m.kind in checks:
             checks[m.kind](scene, m)
+        if m.kind in _SELECTORS:
+            _check_own(scene, m)
     _check_entry(scene)
     _check_discovery(scene)
     _check_cover(scene)
+
+
+def _check_own(scene: Scene, m: Manifest) -> None:
+    """A selector without this plan's own label takes the pods of every other plan in the namespace, too."""
+    path = _SELECTORS[m.kind]
+    if mapping(m.get(path)).get(_INSTANCE) != scene.plan.name:
+        problem = f"does not name {_INSTANCE}: {scene.plan.name}, and takes the pods of other deployments in {m.namespace}, too"
+        scene.add("selector", m, path, problem, "metadata.name")
 
 
 def _selected(scene: Scene, selector: Mapping[str, Any]) -> list[Manifest]:
@@ -34,6 +53,8 @@ def _selected(scene: Scene, selector: Mapping[str, Any]) -> list[Manifest]:
 
 def _require_pods(scene: Scene, m: Manifest, path: str) -> list[Manifest]:
     pods = _selected(scene, mapping(m.get(path)))
+    if path.endswith(".matchLabels"):  # expressions narrow what the labels leave
+        pods = [pod for pod in pods if admits(m.get(path.removesuffix(".matchLabels")), pod.pod_labels)]
     if not pods:
         scene.add("reference", m, path, "selects no pods of this bundle", "metadata.name")
     return pods
@@ -57,6 +78,9 @@ def _check_service(scene: Scene, m: Manifest) -> None:
     ports = [mapping(p) for p in sequence(m.get("spec.ports"))]
     if not ports:
         scene.add("port", m, "spec.ports", "there is none", "deploy.overrides.args")
+    if m.get("spec.publishNotReadyAddresses") is True:
+        problem = "requests go to servers that still load their weights"
+        scene.add("entry", m, "spec.publishNotReadyAddresses", problem, "metadata.name")
     kind = m.get("spec.type") or "ClusterIP"
     if kind == "ExternalName":
         scene.add("reference", m, "spec.type", "ExternalName leads out of the cluster, not to the pods", "metadata.name")
@@ -68,9 +92,9 @@ def _check_service(scene: Scene, m: Manifest) -> None:
         if kind == "ClusterIP" and port.get("nodePort"):
             scene.add("port", m, "spec.ports.nodePort", "belongs to the types NodePort and LoadBalancer", "deploy.overrides.args")
         if not is_port(port.get("port")):
-            scene.add("port", m, "spec.ports", f"{port.get('port')!r} is no port, 1 to 65535", "deploy.overrides.args")
-        if not is_port_name(str(port.get("name"))):
-            scene.add("port", m, "spec.ports", f"{port.get('name')!r} is no port name", "deploy.overrides.args")
+            scene.add("port", m, "spec.ports", f"{shown(port.get('port'))} is no port, 1 to 65535", "deploy.overrides.args")
+        if (len(ports) > 1 or "name" in port) and not is_port_name(str(port.get("name"))):
+            scene.add("port", m, "spec.ports", f"{shown(port.get('name'))} is no port name", "deploy.overrides.args")
         target = port.get("targetPort", port.get("port"))
         _require_port(scene, m, "spec.ports.targetPort", target, pods, port.get("protocol", "TCP"))
 
@@ -80,15 +104,15 @@ def _require_port(
 ) -> None:
     """A port, by its name or number, must be one of every pod that is selected."""
     if not isinstance(target, str) and not is_port(target):
-        scene.add("port", m, path, f"{target!r} is no port, 1 to 65535", "deploy.overrides.args")
+        scene.add("port", m, path, f"{shown(target)} is no port, 1 to 65535", "deploy.overrides.args")
         return
     field = "name" if isinstance(target, str) else "containerPort"
     for pod in pods:
         found = [p.get("protocol", "TCP") for p in pod.ports if p.get(field) == target]
         if not found:
-            scene.add("port", m, path, f"{target!r} is no port of {pod.name}", "deploy.overrides.args")
+            scene.add("port", m, path, f"{shown(target)} is no port of {pod.name}", "deploy.overrides.args")
         elif protocol not in found:
-            problem = f"{target!r} speaks {found[0]} at {pod.name}, not {protocol}"
+            problem = f"{shown(target)} speaks {found[0]} at {pod.name}, not {protocol}"
             scene.add("port", m, path, problem, "deploy.overrides.args")
 
 
@@ -103,7 +127,8 @@ def _check_budget(scene: Scene, m: Manifest) -> None:
     pods = _selected(scene, mapping(m.get("spec.selector.matchLabels")))
     planned = [r.total_replicas * scene.plan.nodes(r) for d in pods if (r := scene.role(d))]
     all_of_them = isinstance(least, int) and any(least >= n for n in planned)
-    if m.get("spec.maxUnavailable") == "100%":
+    most = m.get("spec.maxUnavailable")
+    if most == "100%" or (isinstance(most, int) and any(most >= n > 1 for n in planned)):
         problem = "every pod may be evicted at once: it protects nothing"
         scene.add("budget", m, "spec.maxUnavailable", problem, "constraints.spareReplicas")
     if m.get("spec.maxUnavailable") in (0, "0", "0%") or least == "100%" or all_of_them:
@@ -150,7 +175,8 @@ def _check_endpoint(scene: Scene, m: Manifest, endpoint: Mapping[str, Any], pods
     path = "spec.podMetricsEndpoints"
     for field in ("interval", "scrapeTimeout"):
         if field in endpoint and _DURATION.fullmatch(str(endpoint[field])) is None:
-            scene.add("quantity", m, f"{path}.{field}", f"{endpoint[field]!r} is no duration, as 15s is", "deploy.monitoring")
+            problem = f"{shown(endpoint[field])} is no duration, as 15s is"
+            scene.add("quantity", m, f"{path}.{field}", problem, "deploy.monitoring")
     for pod in pods:
         launch = scene.launch(pod)
         if launch is None:
@@ -182,7 +208,7 @@ def _check_entry(scene: Scene) -> None:
                 scene.add("entry", service, "spec.selector", problem, "metadata.name")
             return
     scene.add_file(
-        "entry", f"kubernetes/service-{entry.name}.yaml", f"no Service is named {scene.plan.name!r}", "metadata.name"
+        "entry", f"kubernetes/service-{entry.name}.yaml", f"no Service is named {shown(scene.plan.name)}", "metadata.name"
     )
 
 
@@ -205,13 +231,13 @@ def _check_discovery(scene: Scene) -> None:
                 right = arg.flag.removeprefix("--").removesuffix("-selector") in found
             if not right:
                 problem = f"{arg.flag} selects {', '.join(sorted(found)) or 'no pods'}"
-                scene.add("discovery", home, "spec.template.spec.containers[0].args", problem, "metadata.name")
+                scene.add("discovery", home, f"{home.server_path}.args", problem, "metadata.name")
             if any(pod.is_worker for pod in pods):
                 problem = f"{arg.flag} finds pods that only help their leader: requests sent there are lost"
-                scene.add("discovery", home, "spec.template.spec.containers[0].args", problem, "metadata.name")
+                scene.add("discovery", home, f"{home.server_path}.args", problem, "metadata.name")
         elif arg.flag == "--service-discovery-namespace" and arg.values != (home.namespace,):
-            problem = f"the router looks for servers in {' '.join(arg.values)!r}, they are in {home.namespace!r}"
-            scene.add("discovery", home, "spec.template.spec.containers[0].args", problem, "deploy.namespace")
+            problem = f"the router looks for servers in {shown(' '.join(arg.values))}, they are in {shown(home.namespace)}"
+            scene.add("discovery", home, f"{home.server_path}.args", problem, "deploy.namespace")
     if not home.pod.get("automountServiceAccountToken"):
         problem = "the router cannot ask the Kubernetes API for its servers"
         scene.add("discovery", home, "spec.template.spec.automountServiceAccountToken", problem, "constraints.topology")

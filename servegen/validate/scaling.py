@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from typing import Any
 
 from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
-from servegen.validate.syntax import quantity
+from servegen.validate.series import everywhere, misspelt, unread
+from servegen.validate.syntax import quantity, shown
 
 _KEY = "deploy.autoscaling"
 #: Of what can be scaled: its apiVersion, and how the name of a pod that serves goes on behind its own.
 _TARGETS = {"Deployment": ("apps/v1", "-6d4cf56db6-x7k2q"), "LeaderWorkerSet": ("leaderworkerset.x-k8s.io/v1", "-0")}
+#: Those scalers of KEDA that a server of models may have (keda.sh/docs/scalers).
+_SCALERS = (
+    "prometheus", "cpu", "memory", "cron", "external", "external-push", "kafka", "redis", "redis-streams", "rabbitmq",
+    "aws-cloudwatch", "aws-sqs-queue", "azure-monitor", "azure-servicebus", "datadog", "gcp-stackdriver", "gcp-pubsub",
+    "graphite", "influxdb", "kubernetes-workload", "loki", "metrics-api", "mysql", "nats-jetstream", "new-relic", "postgresql",
+)  # fmt: skip
 _METRIC = re.compile(r"\b([a-zA-Z_]\w*):\w+")
 _LABEL = re.compile(r"\b(namespace|pod)\s*(=~|=)\s*\"((?:[^\"\\]|\\.)*)\"")
 
@@ -39,13 +47,13 @@ def _check_scaler(scene: Scene, m: Manifest) -> None:
     kind = str(m.get("spec.scaleTargetRef.kind") or "Deployment")
     runner = next((d for d in scene.runners if (d.kind, d.name) == (kind, target)), None)
     if runner is None:
-        scene.add("reference", m, "spec.scaleTargetRef", f"there is no {kind} {target!r}", "deploy.autoscaling")
+        scene.add("reference", m, "spec.scaleTargetRef", f"there is no {kind} {shown(target)}", "deploy.autoscaling")
     version = _TARGETS.get(kind, ("", ""))[0]
     if version and m.get("spec.scaleTargetRef.apiVersion") not in (None, version):
-        problem = f"is {m.get('spec.scaleTargetRef.apiVersion')!r}, a {kind} is {version}"
+        problem = f"is {shown(m.get('spec.scaleTargetRef.apiVersion'))}, a {kind} is {version}"
         scene.add("reference", m, "spec.scaleTargetRef.apiVersion", problem, _KEY)
     if not isinstance(low, int) or not isinstance(high, int) or not 1 <= low <= high:
-        problem = f"min {low!r}, max {high!r}: 1 <= min <= max is needed"
+        problem = f"min {shown(low)}, max {shown(high)}: 1 <= min <= max is needed"
         scene.add("scaling", m, f"spec.{names[0]}", problem, "traffic.trough")
     elif runner is not None and (role := scene.role(runner)) is not None:
         pool, over = scene.plan.pool[role.pool], scene.plan.nodes(role)
@@ -67,17 +75,34 @@ def _check_triggers(scene: Scene, m: Manifest) -> None:
         scene.add("scaling", m, "spec.triggers.name", "one is there twice", _KEY)
     for trigger in triggers:
         data, path = mapping(trigger.get("metadata")), "spec.triggers.metadata"
+        kind, how = str(trigger.get("type")), trigger.get("metricType", "AverageValue")
+        near = difflib.get_close_matches(kind, _SCALERS, 1, 0.8)
+        if kind not in _SCALERS and near:
+            scene.add("scaling", m, "spec.triggers.type", f"{kind!r} is no scaler of KEDA; did you mean {near[0]}?", _KEY)
+        if how not in ("AverageValue", "Value") and not (how == "Utilization" and kind in ("cpu", "memory")):
+            problem = f"is {shown(how)}, must be AverageValue or Value"
+            scene.add("scaling", m, "spec.triggers.metricType", problem, _KEY)
+        if data.get("ignoreNullValues", "true") not in ("true", "false"):
+            problem = f"is {shown(data['ignoreNullValues'])}, must be 'true' or 'false' in quotes"
+            scene.add("scaling", m, f"{path}.ignoreNullValues", problem, _KEY)
         threshold = data.get("threshold")
         if not isinstance(threshold, str) or not (quantity(threshold) or 0) > 0:
             scene.add("scaling", m, f"{path}.threshold", "must be a positive number in quotes", _KEY)
         if trigger.get("type") != "prometheus":
             continue
         if not re.match(r"https?://[^\s/]", str(data.get("serverAddress"))):
-            scene.add("scaling", m, f"{path}.serverAddress", f"{data.get('serverAddress')!r} is no address of a Prometheus", _KEY)
+            problem = f"{shown(data.get('serverAddress'))} is no address of a Prometheus"
+            scene.add("scaling", m, f"{path}.serverAddress", problem, _KEY)
         _check_query(scene, m, f"{path}.query", data.get("query"))
     most, fallback = m.get("spec.maxReplicaCount"), m.get("spec.fallback.replicas")
     if isinstance(fallback, int) and isinstance(most, int) and fallback > most:
         scene.add("scaling", m, "spec.fallback.replicas", f"is {fallback}, above the most of {most}", _KEY)
+    least, idle = m.get("spec.minReplicaCount"), m.get("spec.idleReplicaCount")
+    if isinstance(fallback, int) and fallback < 1:
+        problem = f"is {fallback}: nobody is served while Prometheus does not answer"
+        scene.add("scaling", m, "spec.fallback.replicas", problem, _KEY)
+    if isinstance(idle, int) and isinstance(least, int) and idle >= least:
+        scene.add("scaling", m, "spec.idleReplicaCount", f"is {idle}, KEDA takes fewer than the least of {least}", _KEY)
     interval = m.get("spec.pollingInterval")
     if isinstance(interval, int) and interval < 1:
         scene.add("scaling", m, "spec.pollingInterval", f"is {interval}, a positive number is needed", _KEY)
@@ -89,6 +114,10 @@ def _check_query(scene: Scene, m: Manifest, path: str, query: Any) -> None:
         scene.add("scaling", m, path, "there is none", _KEY)
         return
     _check_series(scene, m, path, query)
+    if why := unread(query):
+        scene.add("scaling", m, path, f"Prometheus cannot read it: {why}", _KEY)
+    elif everywhere(query):
+        scene.add("scaling", m, path, "a series without namespace=... counts every deployment of the cluster", _KEY)
     suffix = _TARGETS.get(str(m.get("spec.scaleTargetRef.kind") or "Deployment"), ("", ""))[1]
     for label, how, value in _LABEL.findall(query):
         text = value.replace("\\\\", "\\")
@@ -99,7 +128,7 @@ def _check_query(scene: Scene, m: Manifest, path: str, query: Any) -> None:
             met = False
         if not met:
             what = f"pods of {m.get('spec.scaleTargetRef.name')}" if label == "pod" else f"the namespace {m.namespace}"
-            scene.add("scaling", m, path, f"{label}{how}{value!r} finds nothing of {what}", _KEY)
+            scene.add("scaling", m, path, f"{label}{how}{shown(value)} finds nothing of {what}", _KEY)
 
 
 def _check_series(scene: Scene, m: Manifest, path: str, text: str) -> None:
@@ -107,6 +136,8 @@ def _check_series(scene: Scene, m: Manifest, path: str, text: str) -> None:
     foreign = sorted({name for name in _METRIC.findall(text) if name != engine})
     if foreign:
         scene.add("scaling", m, path, f"asks for series of {', '.join(foreign)}, the pods run {engine}", _KEY)
+    for name, meant in misspelt(text):
+        scene.add("scaling", m, path, f"{engine} has no series {name}; did you mean {meant}?", _KEY)
 
 
 def _check_metrics(scene: Scene, m: Manifest) -> None:
@@ -120,13 +151,17 @@ def _check_metrics(scene: Scene, m: Manifest) -> None:
         if value is None or value <= 0:
             scene.add("quantity", m, f"{path}.target.averageValue", "must be a positive quantity", _KEY)
         if target.get("type") != "AverageValue":
-            scene.add("scaling", m, f"{path}.target.type", f"is {target.get('type')!r}, must be AverageValue", _KEY)
+            scene.add("scaling", m, f"{path}.target.type", f"is {shown(target.get('type'))}, must be AverageValue", _KEY)
         _check_series(scene, m, f"{path}.metric.name", str(dig(metric, "pods.metric.name")))
 
 
 def _check_behavior(scene: Scene, m: Manifest) -> None:
     """Ranges that the API server enforces (autoscaling/v2, HPAScalingRules)."""
     root = "spec.behavior" if m.kind == "HorizontalPodAutoscaler" else "spec.advanced.horizontalPodAutoscalerConfig.behavior"
+    down = mapping(m.get(f"{root}.scaleDown"))
+    if not sequence(down.get("policies")) and down.get("selectPolicy") != "Disabled":
+        problem = "there is none: every pod beyond need is ended at once, with what it is answering"
+        scene.add("scaling", m, f"{root}.scaleDown.policies", problem, _KEY)
     for way in ("scaleUp", "scaleDown"):
         rules = mapping(m.get(f"{root}.{way}"))
         figures = [("stabilizationWindowSeconds", rules.get("stabilizationWindowSeconds"), 0, 3600)]

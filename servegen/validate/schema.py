@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from servegen.validate.syntax import quantity
+from servegen.validate.syntax import quantity, shown
 
 Release = tuple[int, int]
 
@@ -76,7 +76,7 @@ class _Field:
     def __init__(self, owner: str, name: str, notation: str) -> None:
         match = _NOTATION.fullmatch(notation)
         if match is None:
-            raise ValueError(f"{owner}.{name}: {notation!r} is no type")
+            raise ValueError(f"{owner}.{name}: {shown(notation)} is no type")
         self.type, self.required = match[1], name.endswith("!")
         self.since: Release = (1, int(match[2])) if match[2] else (0, 0)
         self.until: Release = (1, int(match[3])) if match[3] else (99, 0)
@@ -110,6 +110,12 @@ def _typed_in(value: Any, notation: str, path: str) -> Iterator[tuple[str, str, 
             yield from _typed_in(item, notation[1:-1], f"{path}[{index}]")
     elif isinstance(value, Mapping):
         yield from typed(value, notation, path)
+
+
+def field_type(owner: str, field: str) -> str:
+    """The type of a field in the notation of ``schema.json``, "" where nothing is known of it."""
+    found = _types().get(owner, {}).get(field)
+    return found[-1].type if found else ""
 
 
 @cache
@@ -161,7 +167,7 @@ def _value(value: Any, notation: str, words: list[str], path: str, release: Rele
             return
         for name, item in value.items():
             if not isinstance(name, str):
-                yield path, f"the key {name!r} must be text"
+                yield path, f"the key {shown(name)} must be text"
             if item is not None:
                 yield from _value(item, notation[1:-1], words, f"{path}.{name}", release, partial)
     elif notation in _types():
@@ -197,11 +203,11 @@ def _scalar(value: Any, notation: str, words: list[str]) -> str:
     legal = words or (notation[1:].split("|") if notation[0] == "=" else [])
     if legal and value not in legal and not (legal == ["Memory", "HugePages"] and (not value or value.startswith("HugePages"))):
         near = difflib.get_close_matches(value, legal, 1)
-        return f"{value!r} is not one of {', '.join(legal)}" + (f"; did you mean {near[0]}?" if near else "")
+        return f"{shown(value)} is not one of {', '.join(legal)}" + (f"; did you mean {near[0]}?" if near else "")
     return ""
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, Mapping):
         return "a mapping"
-    return "a list" if isinstance(value, list) else repr(value)[:60]
+    return "a list" if isinstance(value, list) else shown(value)

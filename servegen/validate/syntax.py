@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][-+]?[0-9]{1,3})?")
@@ -18,6 +20,7 @@ _PORT_NAME = re.compile(r"(?=.*[a-z])(?!.*--)[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?"
 _LABEL_PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+_LONGEST_SHOWN = 200
 _DIGEST = re.compile(r"@sha256:[0-9a-f]{64}")
 
 
@@ -88,6 +91,18 @@ def image_problem(image: object) -> str:
     if not tag:
         return f"{image!r} has no tag, which means :latest"
     return f"{image!r} means another build tomorrow" if tag == "latest" else ""
+
+
+def shown(value: object) -> str:
+    """A value of a manifest in a message: as YAML has it, and at most so long that a line is still read."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= _LONGEST_SHOWN else value[:_LONGEST_SHOWN] + "...")
+    if value is None:
+        return "nothing"
+    if not isinstance(value, (bool, int, float, list, Mapping)):
+        return repr(value)
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "..."
 
 
 def minor_version(text: str) -> tuple[int, int] | None:

@@ -14,7 +14,7 @@ from typing import Any
 from servegen.validate.manifests import governing
 from servegen.validate.objects import Scene, dig, mapping, sequence
 from servegen.validate.schema import NEWEST, Release, typed
-from servegen.validate.syntax import minor_version, quantity
+from servegen.validate.syntax import minor_version, quantity, shown
 from servegen.validate.values import LINUX_ONLY, value_problems
 
 Node = Mapping[str, Any]
@@ -89,7 +89,7 @@ def _together(owner: str, node: Node, release: Release) -> Found:
     for field, other, allowed in _DEPENDENT.get(owner, ()):
         fits, there = node.get(other) in allowed, node.get(field) not in (None, [], "")
         if there and not fits:
-            yield field, f"goes only with {other} {' or '.join(allowed)}, which is {node.get(other)!r}"
+            yield field, f"goes only with {other} {' or '.join(allowed)}, which is {shown(node.get(other))}"
         elif fits and not there and field in _THEN_NEEDED:
             yield field, f"is missing, and {other} {node.get(other)} needs it"
     if owner in _FURTHER:
@@ -114,7 +114,7 @@ def _env_source(node: Node, _: Release) -> Found:
     for path, form in (("fieldRef.fieldPath", _ENV_FIELDS), ("resourceFieldRef.resource", _ENV_RESOURCES)):
         field = dig(node, path)
         if isinstance(field, str) and not form.fullmatch(field):
-            yield path, f"{field!r} is nothing that a variable can hold"
+            yield path, f"{shown(field)} is nothing that a variable can hold"
 
 
 def _toleration(node: Node, _: Release) -> Found:
@@ -133,10 +133,10 @@ def _service(node: Node, _: Release) -> Found:
     if kind in _REACHED:
         return
     if node.get("externalTrafficPolicy") and not sequence(node.get("externalIPs")):
-        yield "externalTrafficPolicy", f"goes only with type {' or '.join(_REACHED)}, which is {kind!r}"
+        yield "externalTrafficPolicy", f"goes only with type {' or '.join(_REACHED)}, which is {shown(kind)}"
     for i, port in enumerate(sequence(node.get("ports"))):
         if mapping(port).get("nodePort"):
-            yield f"ports[{i}].nodePort", f"goes only with type {' or '.join(_REACHED)}, which is {kind!r}"
+            yield f"ports[{i}].nodePort", f"goes only with type {' or '.join(_REACHED)}, which is {shown(kind)}"
 
 
 def _block(node: Node, _: Release) -> Found:
@@ -186,12 +186,12 @@ def _claim(node: Node, _: Release) -> Found:
 
 def _data_source(node: Node, _: Release) -> Found:
     if not node.get("apiGroup") and node.get("kind") != "PersistentVolumeClaim":
-        yield "kind", f"is {node.get('kind')!r}, which needs its apiGroup"
+        yield "kind", f"is {shown(node.get('kind'))}, which needs its apiGroup"
 
 
 def _subject(node: Node, _: Release) -> Found:
     if node.get("kind") == "ServiceAccount" and node.get("apiGroup"):
-        yield "apiGroup", f"is {node['apiGroup']!r}, a ServiceAccount has none"
+        yield "apiGroup", f"is {shown(node['apiGroup'])}, a ServiceAccount has none"
 
 
 def _container(node: Node, _: Release) -> Found:

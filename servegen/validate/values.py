@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from servegen.validate.syntax import is_label_key, is_label_value, is_name, is_subdomain
+from servegen.validate.syntax import is_label_key, is_label_value, is_name, is_subdomain, shown
 
 _INT32 = 2**31 - 1
 _ANNOTATIONS_BYTES = 256 * 2**10  # of all annotations of an object together
@@ -120,7 +120,7 @@ def value_problems(owner: str, node: Mapping[str, Any], path: str) -> Iterator[t
                 low, high = _RANGES[key]
                 yield field, f"is {item}, must be {low} to {high}" if high < _INT32 else f"is {item}, must be at least {low}"
             if key in _FORMS and item and isinstance(item, str) and not _FORMS[key][0](item):
-                yield field, f"{item!r} is {_FORMS[key][1]}"
+                yield field, f"{shown(item)} is {_FORMS[key][1]}"
     if owner == "ObjectMeta":
         yield from _metadata(node, path)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from servegen.plan import Role
 from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
-from servegen.validate.syntax import is_name, quantity
+from servegen.validate.syntax import is_name, quantity, shown
 
 _KEY = "deploy.modelCache"
+#: Engines that fetch what they load from the hub, where it is not a path.
+_ASK_HUB = ("sglang",)
 
 
 def check_volumes(scene: Scene) -> None:
@@ -13,8 +16,8 @@ def check_volumes(scene: Scene) -> None:
     for m in scene.pods:
         _check_volumes(scene, m)
         _check_sources(scene, m)
-        if scene.role(m) is not None and m.containers:
-            _check_cache(scene, m)
+        if (role := scene.role(m)) is not None and m.containers:
+            _check_cache(scene, m, role)
     for m in scene.of_kind("PersistentVolumeClaim"):
         _check_claim(scene, m)
 
@@ -30,14 +33,14 @@ def _check_volumes(scene: Scene, m: Manifest) -> None:
             "volume",
             m,
             f"{m.pod_path}.containers[].volumeMounts",
-            f"mounts {name!r}, which is no volume of the pod",
+            f"mounts {shown(name)}, which is no volume of the pod",
             "deploy.modelCache",
         )
     for name in sorted(set(names) - set(mounted)):
-        scene.add("volume", m, f"{m.pod_path}.volumes", f"{name!r} is mounted nowhere", "deploy.modelCache")
+        scene.add("volume", m, f"{m.pod_path}.volumes", f"{shown(name)} is mounted nowhere", "deploy.modelCache")
     for path in sorted({str(x.get("mountPath")) for x in mounts}):
         if not path.startswith("/"):
-            problem = f"{path!r} is no absolute path"
+            problem = f"{shown(path)} is no absolute path"
             scene.add("volume", m, f"{m.pod_path}.containers[].volumeMounts", problem, "deploy.modelCache")
     paths = [[str(mapping(x).get("mountPath")) for x in sequence(c.get("volumeMounts"))] for c in containers]
     for what, seen in (("volumes", names), *(("volumeMounts", p) for p in paths)):
@@ -47,12 +50,12 @@ def _check_volumes(scene: Scene, m: Manifest) -> None:
     for volume in volumes:
         claim = dig(volume, "persistentVolumeClaim.claimName")
         if claim is not None and claim not in claims:
-            problem = f"the claim {claim!r} is neither in the bundle nor the spec's"
+            problem = f"the claim {shown(claim)} is neither in the bundle nor the spec's"
             scene.add("reference", m, f"{m.pod_path}.volumes", problem, "deploy.modelCache.claim")
         size = dig(volume, "emptyDir.sizeLimit")
         if size is not None and quantity(size) is None:
             scene.add(
-                "quantity", m, f"{m.pod_path}.volumes.emptyDir.sizeLimit", f"{size!r} is no quantity", "deploy.modelCache"
+                "quantity", m, f"{m.pod_path}.volumes.emptyDir.sizeLimit", f"{shown(size)} is no quantity", "deploy.modelCache"
             )
 
 
@@ -60,23 +63,26 @@ def _check_sources(scene: Scene, m: Manifest) -> None:
     for volume in (mapping(v) for v in sequence(m.pod.get("volumes"))):
         name = str(volume.get("name"))
         if not is_name(name):
-            scene.add("name", m, f"{m.pod_path}.volumes", f"{name!r} is no RFC 1123 label", _KEY)
+            scene.add("name", m, f"{m.pod_path}.volumes", f"{shown(name)} is no RFC 1123 label", _KEY)
         host = dig(volume, "hostPath.path")
         if host is not None and host != scene.plan.deploy.cache.host_path:
-            problem = f"{name!r} opens {host} of the node to the pod"
+            problem = f"{shown(name)} opens {host} of the node to the pod"
             scene.add("security", m, f"{m.pod_path}.volumes", problem, f"{_KEY}.hostPath")
 
 
-def _check_cache(scene: Scene, m: Manifest) -> None:
+def _check_cache(scene: Scene, m: Manifest, role: Role) -> None:
     """Weights are downloaded into the cache at the first start: it must be mounted where the engine looks, and take them."""
-    container = m.containers[0]
+    container = m.server
     env = {str(mapping(e).get("name")): mapping(e).get("value") for e in sequence(container.get("env"))}
     home = env.get("HF_HUB_CACHE")
     mounts = [mapping(x) for x in sequence(container.get("volumeMounts"))]
     mount = next((x for x in mounts if x.get("mountPath") == home), None)
     if home is None:
+        if scene.plan.choice.engine in _ASK_HUB and not role.load.startswith("/"):
+            problem = "HF_HUB_CACHE is not set: every pod downloads the weights anew, into its own layer"
+            scene.add("volume", m, f"{m.server_path}.env", problem, _KEY)
         return
-    path = f"{m.pod_path}.containers[0].volumeMounts"
+    path = f"{m.server_path}.volumeMounts"
     if mount is None:
         scene.add("volume", m, path, f"nothing is mounted at {home}, where HF_HUB_CACHE points: every pod downloads anew", _KEY)
         return
@@ -93,16 +99,19 @@ def _check_claim(scene: Scene, m: Manifest) -> None:
     if not modes or (spread and not {"ReadWriteMany", "ReadOnlyMany"} & {str(mode) for mode in modes}):
         problem = f"{', '.join(map(str, modes)) or 'none'}: pods of several nodes mount it, which takes ReadWriteMany"
         scene.add("claim", m, "spec.accessModes", problem, "deploy.modelCache.size")
+    if modes and {str(mode) for mode in modes} <= {"ReadOnlyMany"}:
+        problem = "ReadOnlyMany: the first start downloads the weights into it, which takes ReadWriteMany"
+        scene.add("claim", m, "spec.accessModes", problem, "deploy.modelCache.size")
     if m.get("spec.volumeMode") not in (None, "Filesystem"):
         scene.add("claim", m, "spec.volumeMode", "weights are files, which a raw device does not hold", "deploy.modelCache.size")
     if (m.get("spec.storageClassName") or "") != cache.storage_class:
-        problem = f"is {m.get('spec.storageClassName')!r}, the spec says {cache.storage_class or 'nothing'}"
+        problem = f"is {shown(m.get('spec.storageClassName'))}, the spec says {cache.storage_class or 'nothing'}"
         scene.add("claim", m, "spec.storageClassName", problem, "deploy.modelCache.storageClass")
     size = m.get("spec.resources.requests.storage")
     held = quantity(size)
     if held is None:
         scene.add(
-            "quantity", m, "spec.resources.requests.storage", f"{size!r} is no quantity", "deploy.modelCache.size"
+            "quantity", m, "spec.resources.requests.storage", f"{shown(size)} is no quantity", "deploy.modelCache.size"
         )
         return
     needed = sum({r.load: r.checkpoint_bytes for r in scene.plan.choice.roles}.values())

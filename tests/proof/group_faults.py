@@ -67,7 +67,7 @@ GROUP_FAULTS: tuple[Fault, ...] = (
     Fault("group one pod too large", "group", SET, put(f"{GROUP}.size", 3), "devices", f"{GROUP}.size", "constraints.tp",
           "is 3: 2 pods of 8"),
     Fault("group without a size", "group", SET, put(f"{GROUP}.size", GONE), "devices", f"{GROUP}.size", "constraints.tp",
-          "is None: 2 pods"),
+          "is nothing: 2 pods"),
     Fault("leader with half a node", "group", SET, devices(FIRST, "4"), "devices", "leaderTemplate", "constraints.tp",
           "4, the replica takes tp x pp = 16, 8 on each of 2 nodes"),
     Fault("worker with half a node", "group", SET, devices(SECOND, "4"), "devices", "workerTemplate", "constraints.tp",

@@ -104,7 +104,7 @@ def build(changes: dict[str, Any], folder: Path) -> Ran:
 @pytest.mark.parametrize("name", BUILT)
 def test_extremes_are_built(name: str, tmp_path: Path) -> None:
     ran = build(BUILT[name], tmp_path)
-    assert (ran.code, ran.err) == (0, ""), ran
+    assert ran.code == 0 and ("warning[bundle-resources]" in ran.err if "one processor" in name else ran.err == ""), ran
 
 
 @pytest.mark.parametrize("name", INFEASIBLE)

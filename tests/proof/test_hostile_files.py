@@ -346,3 +346,34 @@ def test_a_spec_may_come_through_a_pipe(tmp_path: Path) -> None:
         capture_output=True, text=True, env=clean_environment(), timeout=60, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "dangling", "pipe", "loop"])
+@pytest.mark.parametrize("flags", [(), ("--check",), ("--diff",), ("--locked",)], ids=["build", "check", "diff", "locked"])
+def test_an_output_folder_that_is_none_is_told_so(place: str, flags: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "pipe")
+    ran = command("build", write_spec(tmp_path / "s.yaml", spec()), "-o", tmp_path / place, *flags, patience_s=10)
+    assert ran.code == 1 and "error[no-folder]: the output must be a folder, and " in ran.err and "-o" in ran.err, ran
+    assert (tmp_path / "file").read_text() == "mine" and "File exists" not in ran.err
+
+
+def test_what_stands_in_the_output_is_read_within_bounds(tmp_path: Path) -> None:
+    """A file of the size of a disk, or a pipe, in the place of one of ours: compared without being read, or never opened."""
+    file = write_spec(tmp_path / "s.yaml", spec())
+    assert command("build", file, "-o", tmp_path / "out").code == 0
+    page = tmp_path / "out" / "chat" / "PLAN.md"
+    os.truncate(page, 2**40)
+    assert command("build", file, "-o", tmp_path / "out", "--check", patience_s=10).code == 2
+    ran = command("build", file, "-o", tmp_path / "out", "--diff", patience_s=10)
+    assert ran.code == 1 and "larger than" in ran.err and "PLAN.md" in ran.err, ran
+    page.unlink()
+    os.mkfifo(page)
+    assert command("build", file, "-o", tmp_path / "out", "--check", patience_s=10).code == 2
+    page.unlink()
+    os.truncate(tmp_path / "out" / "chat" / "files.lock", 2**40)
+    ran = command("build", file, "-o", tmp_path / "out", patience_s=10)
+    assert ran.code == 1 and "larger than" in ran.err and "files.lock" in ran.err, ran
+    assert (tmp_path / "out" / "chat" / "files.lock").stat().st_size == 2**40

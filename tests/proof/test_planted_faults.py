@@ -29,6 +29,7 @@ from tests.proof.further_faults import FURTHER
 from tests.proof.group_faults import GROUP_FAULTS
 from tests.proof.harness import ROOT, command, spec, tree, write_spec
 from tests.proof.rule_faults import RULE_FAULTS
+from tests.proof.service_faults import SERVICE_FAULTS
 
 KINDS = {
     "deployment": "Deployment",
@@ -43,7 +44,7 @@ KINDS = {
     "role": "Role",
     "rolebinding": "RoleBinding",
 }
-ALL = (*FAULTS, *FURTHER, *GROUP_FAULTS, *RULE_FAULTS)
+ALL = (*FAULTS, *FURTHER, *GROUP_FAULTS, *RULE_FAULTS, *SERVICE_FAULTS)
 
 
 @cache
@@ -83,7 +84,7 @@ def test_a_planted_fault_is_found_and_named(fault: Fault) -> None:
     hits = [d for d in found if d.code == f"bundle-{fault.code}" and d.severity == "error" and fault.says in d.message]
     assert hits, [str(d) for d in found]
     # A fault may be seen from more than one object: one finding must name the file that it was planted in, or its target.
-    named = [d for d in hits if fault.field in d.message and fault.key in d.hint]
+    named = [d for d in hits if fault.field in d.message and fault.key in re.sub(r"pool\[\d\]", "pool[]", d.hint)]
     assert named, [str(d) for d in hits]
     hit = named[0]
     template = (result.bundle or Bundle("", {})).templates[hit.where.file]

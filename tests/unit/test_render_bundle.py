@@ -183,7 +183,7 @@ def test_a_users_template_may_add(tmp_path: Path) -> None:
             "terminationGracePeriodSeconds: 1",
             "terminationGracePeriodSeconds is 1",
         ),
-        ("deployment.yaml.j2", "  replicas: {{ o.replicas }}", "  replicas: '{{ o.replicas }}'", "replicas is '2'"),
+        ("deployment.yaml.j2", "  replicas: {{ o.replicas }}", "  replicas: '{{ o.replicas }}'", 'replicas is "2"'),
         ("deployment.yaml.j2", "spec:\n{% if o.replicas", "---\nspec:\n{% if o.replicas", "documents"),
         ("deployment.yaml.j2", "strategy:", "strategy: [", "is no YAML"),
     ],

@@ -1,0 +1,51 @@
+"""What pods ask for that is in no bundle: Secrets and ConfigMaps, which somebody else must have put into the namespace.
+
+A build cannot see the cluster, so that this is a warning; what the spec names is the spec's word, and is not told again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
+
+_KEY = "deploy.overrides.patches"
+
+
+def check_outside(scene: Scene) -> None:
+    """Every reference of a pod to a Secret or a ConfigMap that neither the spec names nor the kustomization makes."""
+    deploy = scene.plan.deploy
+    known = {("Secret", name) for name in deploy.image_pull_secrets}
+    if deploy.hf_token_secret is not None:
+        known.add(("Secret", deploy.hf_token_secret[0]))
+    for kind in ("Secret", "ConfigMap"):
+        generators = sequence(scene.kustomization.get(f"{kind[0].lower()}{kind[1:]}Generator"))
+        known |= {(kind, str(mapping(made).get("name"))) for made in generators}
+    for m in scene.pods:
+        for path, kind, ref in _references(m):
+            name = ref.get("name") or ref.get("secretName")
+            if isinstance(name, str) and (kind, name) not in known and ref.get("optional") is not True:
+                problem = f"the {kind} {name!r} is not in the bundle: no pod starts until it is in namespace {m.namespace}"
+                scene.add("outside", m, path, problem, _KEY, "warning")
+
+
+def _references(m: Manifest) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """(path, kind, reference) of everything that the kubelet reads before it starts a pod."""
+    for field in ("containers", "initContainers"):
+        for i, container in enumerate(mapping(c) for c in sequence(m.pod.get(field))):
+            here = f"{m.pod_path}.{field}[{i}]"
+            for entry in sequence(container.get("env")):
+                for key, kind in (("secretKeyRef", "Secret"), ("configMapKeyRef", "ConfigMap")):
+                    yield f"{here}.env", kind, mapping(dig(entry, f"valueFrom.{key}"))
+            for entry in sequence(container.get("envFrom")):
+                for key, kind in (("secretRef", "Secret"), ("configMapRef", "ConfigMap")):
+                    yield f"{here}.envFrom", kind, mapping(mapping(entry).get(key))
+    for volume in sequence(m.pod.get("volumes")):
+        for key, kind in (("secret", "Secret"), ("configMap", "ConfigMap")):
+            yield f"{m.pod_path}.volumes", kind, mapping(mapping(volume).get(key))
+        for source in sequence(dig(volume, "projected.sources")):
+            for key, kind in (("secret", "Secret"), ("configMap", "ConfigMap")):
+                yield f"{m.pod_path}.volumes", kind, mapping(mapping(source).get(key))
+    for secret in sequence(m.pod.get("imagePullSecrets")):
+        yield f"{m.pod_path}.imagePullSecrets", "Secret", mapping(secret)
