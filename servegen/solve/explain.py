@@ -16,7 +16,7 @@ from servegen.service import size
 from servegen.service.disciplines import DISCIPLINES
 from servegen.service.point import Point
 from servegen.solve.bands import far_end, pessimism
-from servegen.solve.candidate import Candidate, RoleChoice
+from servegen.solve.candidate import Candidate, RoleChoice, first_of, leading
 from servegen.solve.drafting import lower_drafting
 from servegen.solve.kept import level_cap, running
 from servegen.solve.predict import candidate_points, p95, pace
@@ -55,7 +55,7 @@ class Comparison:
 
 def compare(problem: Problem, chosen: Candidate, others: Sequence[Candidate], gain: float) -> Comparison:
     """Runners-up in the total order, and the Pareto frontier of cost, latency and output over the best candidates."""
-    rest = sorted((c for c in others if c is not chosen), key=lambda c: c.key(problem))[: COMPARED - 1]
+    rest = leading(problem, (c for c in others if c is not chosen), COMPARED - 1)
     ranked = [chosen, *rest]
     seen = candidate_points(problem, ranked)
     ttft, itl = p95(seen, problem.demand)
@@ -84,7 +84,7 @@ def compare(problem: Problem, chosen: Candidate, others: Sequence[Candidate], ga
             points.append(ParetoPoint(c.name, c.devices, c.cost_per_h, float(ttft[i]), float(itl[i]), c.output_tokens_per_s))
     points.sort(key=lambda q: (q.cost_per_hour, q.itl_p95_s, q.name))
     rivals = [c for c in others if bool(c.drafted) != bool(chosen.drafted)]
-    return Comparison(alternatives, tuple(points), gain, min(rivals, key=lambda c: c.key(problem), default=None))
+    return Comparison(alternatives, tuple(points), gain, first_of(problem, rivals))
 
 
 def summary(c: Candidate) -> str:
@@ -296,11 +296,7 @@ def flips(
                 f"The choice turns {word} when disaggregationGain crosses {comparison.gain:.2f}.",
             )
         )
-    elsewhere = min(
-        (c for c in others if _elsewhere(c, chosen)),
-        key=lambda c: c.key(problem),
-        default=None,
-    )
+    elsewhere = first_of(problem, (c for c in others if _elsewhere(c, chosen)))
     if elsewhere is not None and problem.objective == "cost" and elsewhere.objective[0] > 0:
         drop = (1.0 - chosen.objective[0] / elsewhere.objective[0]) * 100.0
         if drop > 0:

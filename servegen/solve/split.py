@@ -33,6 +33,8 @@ START = frozenset({"ttft"})
 GAPS = frozenset({"itl", "tpot"})
 #: A decode server prefills nothing; its chunk only sets the engine's reserve, so the least is taken.
 DECODE_CHUNKS = (512,)
+#: More than any TP, by which a configuration and the TP of its peers are one number.
+PEERS = 1 << 20
 #: Share of the time that a prefill server can be busy at the most.
 BUSIEST = 1.0 - 1e-6
 
