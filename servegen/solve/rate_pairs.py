@@ -7,6 +7,7 @@ them it holds no more either: what is best follows from each role's own columns,
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,8 +22,6 @@ from servegen.solve.split import PEERS, Array, Index, Mask, Servers
 
 #: From here on more of a load never has less to three digits; below, a power of ten can lose its last bit.
 RISING = 1e-4
-#: Tied candidates that are compared at a time.
-AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,9 @@ class Side:
     """The servers of one role by a ``key``, shape (keys,): ``size`` is how many have it, ``least`` how many of them at the least
     carry the load, ``many`` how many take each of ``numbers`` to carry it, shape (keys, numbers).
 
-    ``tied`` are the servers that ``least`` are enough of, by key, ``ties`` of each from ``first`` on: ``carried`` is what so
-    many sustain, ``digits`` three digits of that, shape (tied,). Those with no more digits than one before them are left out.
+    ``tied`` are the servers that ``least`` are enough of, those of a key together, but none that has no more headroom to three
+    digits than one before it: ``carried`` is what so many sustain, ``place`` how its digits stand among all ``digits``, beyond
+    those of the keys before. Shapes (tied,) and (digits,), all ascending; ``most`` is the most of a key.
     """
 
     key: Index
@@ -40,10 +40,10 @@ class Side:
     numbers: Array
     many: Array
     tied: Index
-    first: Index
-    ties: Index
     carried: Array
+    place: Index
     digits: Array
+    most: Array
 
     @classmethod
     def by(cls, keys: Index, rate: Array, problem: Problem) -> Side:
@@ -56,19 +56,23 @@ class Side:
         tied = np.flatnonzero(need == least[of])
         tied = tied[np.argsort(of[tied], kind="stable")]
         carried = need[tied] * rate[tied]
-        rank = np.unique(three_digits(carried), return_inverse=True)[1] + of[tied] * len(tied)
-        most = np.maximum.accumulate(rank)
-        more = np.append(True, rank[1:] > most[:-1]) | (carried < RISING)
-        tied, carried = tied[more], carried[more]
-        ties = np.bincount(of[tied], minlength=len(key))
-        digits = three_digits(carried)
-        return cls(key, size, least, numbers, many.astype(np.float64), tied, np.cumsum(ties) - ties, ties, carried, digits)
+        digits, rank = np.unique(three_digits(carried), return_inverse=True)
+        place = of[tied] * len(digits) + rank
+        more = np.append(True, place[1:] > np.maximum.accumulate(place)[:-1])
+        tied, carried, place = tied[more], carried[more], place[more]
+        last = np.searchsorted(of[tied], np.arange(len(key)), side="right") - 1
+        most = digits[place[last] % len(digits)]
+        return cls(key, size, least, numbers, many.astype(np.float64), tied, carried, place, digits, most)
+
+    def first(self, some: Index, least: Array) -> Index:
+        """Of each of ``some`` keys the first of ``tied`` with so many digits at the least, which it has."""
+        return np.searchsorted(self.place, some * len(self.digits) + np.searchsorted(self.digits, least))
 
 
 def rates_decide(problem: Problem) -> bool:
-    """Whether no bound, and nothing that is minimised, depends on how loaded the servers of a pair are."""
+    """Whether no bound, and nothing that is minimised, depends on how loaded the servers of a pair are; nor on a last bit."""
     whole = any(b.metric == "e2e" for b in problem.slo.bounds) or not np.isnan(problem.slo.attainment)
-    return problem.open_loop and not problem.saturate and not whole and problem.objective in ("cost", "energy")
+    return problem.open_loop and problem.load > 2.0 * RISING and not whole and problem.objective in ("cost", "energy")
 
 
 @dataclass(frozen=True)
@@ -106,11 +110,6 @@ class Pairs:
         """Candidates of each pair."""
         return self.one.size[self.a] * self.two.size[self.b]
 
-    @property
-    def cells(self) -> Index:
-        """Those of them that tie for the fewest servers."""
-        return self.one.ties[self.a] * self.two.ties[self.b]
-
     def at(self, some: Index) -> Pairs:
         """Some of the pairs."""
         a, b, tp_p, tp_d = (column[some] for column in (self.a, self.b, self.tp_p, self.tp_d))
@@ -128,40 +127,34 @@ class Pairs:
             if not front.any:
                 rejected["split: more accelerators needed than there are"] += int(every[some].sum())
                 continue
-            p, of_p = np.unique(self.a[some], return_inverse=True)
-            q, of_q = np.unique(self.b[some], return_inverse=True)
-            # Whole numbers far below 2^53: the products are exact in any order.
+            if bool(front.holds(one.numbers[-1], two.numbers[-1])):
+                out[some] = every[some]
+                continue
+            # Whole numbers far below 2^53: sums of products are exact in any order.
             holds = front.holds(one.numbers[:, None], two.numbers[None, :]).astype(np.float64)
-            out[some] = (one.many[p] @ holds @ two.many[q].T)[of_p, of_q]
+            out[some] = np.sum((one.many[self.a[some]] @ holds) * two.many[self.b[some]], axis=1)
             rejected[MISSED] += int(np.sum(every[some] - out[some]))
         return out
 
-    def first(self) -> tuple[Index, Index]:
-        """Of each pair's ties the first with the most headroom to three digits: places in ``tied`` of each side."""
-        one, two, cells = self.one, self.two, self.cells
-        begin = np.cumsum(cells) - cells
-        pair = np.repeat(np.arange(len(cells)), cells)
-        row, column = np.divmod(np.arange(len(pair)) - begin[pair], two.ties[self.b][pair])
-        p, q = one.first[self.a][pair] + row, two.first[self.b][pair] + column
-        digits = np.where(one.carried[p] <= two.carried[q], one.digits[p], two.digits[q])
-        best = np.flatnonzero(digits == np.maximum.reduceat(digits, begin)[pair])
-        at = best[np.searchsorted(best, begin)]
-        return p[at], q[at]
-
     def candidates(self) -> Iterator[Candidate]:
-        """The best of each pair, all of which the pool holds."""
-        problem, (pre, dec), (p, q) = self.problem, self.blocks, self.first()
-        x, y = self.one.least[self.a], self.two.least[self.b]
+        """The best of each pair, all of which the pool holds: of those that take the fewest servers the first with the most
+        headroom to three digits."""
+        problem, (pre, dec), one, two = self.problem, self.blocks, self.one, self.two
+        most = np.minimum(one.most[self.a], two.most[self.b])
+        p, q = one.first(self.a, most), two.first(self.b, most)
+        x, y = one.least[self.a], two.least[self.b]
         starting, decoding = (x + problem.spares) * self.tp_p, (y + problem.spares) * self.tp_d
         cost, watts = price((pre.kind, dec.kind), starting, decoding)
-        carried = np.minimum(self.one.carried[p], self.two.carried[q])
+        carried = np.minimum(one.carried[p], two.carried[q])
         load = np.minimum(problem.load, carried)
         figures = cost, watts, starting + decoding, load * problem.demand.osl_mean, carried, load
-        servers = self.one.tied[p], x, self.two.tied[q], y
+        servers = one.tied[p], x, two.tied[q], y
+        # Pairs have servers in common, and each a role that is the same in all of them.
+        first = functools.cache(functools.partial(role_of, "prefill", pre, self.start))
+        second = functools.cache(functools.partial(role_of, "decode", dec, self.gaps))
         columns = zip(*(c.tolist() for c in (*figures, *servers)), strict=True)
         for per_h, power, devices, output, headroom, rate, i, n, j, m in columns:
-            roles = role_of("prefill", pre, self.start, i, n, rate), role_of("decode", dec, self.gaps, j, m, rate)
-            least = (per_h if problem.objective == "cost" else power,)
+            roles, least = (first(i, n, rate), second(j, m, rate)), (per_h if problem.objective == "cost" else power,)
             yield Candidate("disaggregated", pre.engine, roles, least, int(devices), per_h, power, output, headroom)
 
 
@@ -171,7 +164,4 @@ def rated(
     """The best candidate of each pair of configurations that has one, and how many candidates there were. ``together`` are the
     pairs that are asked for, shape (prefill, decode configurations)."""
     pairs = Pairs.of(problem, start, gaps, together)
-    holding = pairs.at(np.flatnonzero(pairs.held(rejected)))
-    part = np.cumsum(holding.cells) // AT_ONCE
-    parts = (holding.at(np.flatnonzero(part == n)) for n in np.unique(part))
-    return [c for some in parts for c in some.candidates()], int(pairs.sizes.sum())
+    return list(pairs.at(np.flatnonzero(pairs.held(rejected))).candidates()), int(pairs.sizes.sum())

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servegen.solve import pairs, rate_pairs
+from servegen.solve import pairs
 from servegen.solve.candidate import Candidate, three_digits
 from servegen.solve.counts import frontier
 from servegen.solve.problem import Problem
@@ -27,7 +27,7 @@ POOLS = (
     (("h100", 2, 8, 3), ("a100-sxm-80gb", 3, 8, 2)),
     (("h100", 1, 4, 3), ("l40s", 40, 4, 1)),
 )
-RATES = ("0.00001", "0.4", "3", "11", "70")
+RATES = ("0.0003", "0.4", "3", "11", "70")
 CONSTRAINTS = ("spareReplicas: 0", "spareReplicas: 2", "maxAccelerators: 6", "utilization: 0.6")
 
 
@@ -47,16 +47,14 @@ def told(candidates: tuple[Candidate, ...]) -> list[Any]:
     slo=st.sampled_from((CHAT, "{}", "{itl: {mean: 30ms}}")),
     objective=st.sampled_from(("cost", "energy")),
     constraint=st.sampled_from(CONSTRAINTS),
-    part=st.sampled_from((7, 1 << 16)),
 )
 @settings(max_examples=25, deadline=None, **SETTINGS)
-def test_all_pairs_at_once_are_the_pairs_one_by_one(part: int, constraint: str, rate: str, pool: Any, **stated: str) -> None:
+def test_all_pairs_at_once_are_the_pairs_one_by_one(constraint: str, rate: str, pool: Any, **stated: str) -> None:
     pool = f"[{', '.join(ENTRY.format(*entry) for entry in pool)}]"
     traffic, constraints = f"{{rate: {rate}/s, {LENGTHS}}}", f"{{topology: disaggregated, {constraint}}}"
     question = problem(traffic=traffic, constraints=constraints, pool=pool, **stated)
     assert rates_decide(question)
     with pytest.MonkeyPatch.context() as patch, reduced((1, 2, 7, 8, 31, 32, 64, 128), (1024, 2048, 8192)):
-        patch.setattr(rate_pairs, "AT_ONCE", part)
         together = search(question)
         patch.setattr(pairs, "rates_decide", lambda _: False)
         apart = search(question)
@@ -75,6 +73,7 @@ def test_all_pairs_at_once_are_the_pairs_one_by_one(part: int, constraint: str, 
         {"objective": "throughput"},
         {"traffic": f"{{concurrency: 12, {LENGTHS}}}"},
         {"traffic": f"{{{LENGTHS}}}"},
+        {"traffic": f"{{rate: 0.0001/s, {LENGTHS}}}"},
     ],
 )
 def test_elsewhere_rates_do_not_decide(stated: dict[str, str]) -> None:
