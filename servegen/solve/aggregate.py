@@ -54,7 +54,7 @@ class Outcome:
     most: float
     block: Block | None
     late: str = ""
-    stock: Stock | None = None  # from stage 3 on
+    stock: Stock | None = None  # from stage 3 on, where two groups are tried
     frame: Frame | None = None  # what it was sized from, of an aggregated one
     sides: tuple[RoleFrame, RoleFrame] | None = None  # of a split one
 
@@ -90,7 +90,8 @@ def sized(problem: Problem, frame: Frame, rejected: Counter[str]) -> Outcome:
     enough = in_pool & (problem.saturate | (replicas * problem.utilization * carried >= problem.load * (1 - 1e-9)))
     rejected["pool: more accelerators needed than there are"] += int(np.sum(alive & ~enough))
     best_load = float(np.max(np.where(alive, most * problem.utilization * carried, 0.0)))
-    stock = Stock(block, alive, level, carried, rate, most[:, 0])
+    several = problem.groups and len(problem.pool) > 1
+    stock = Stock(block, alive, level, carried, rate, most[:, 0]) if several else None
     if not enough.any():
         return Outcome((), int(fits.sum()), 3, best_load, block, stock=stock, frame=frame)
     found = _best_of_each(problem, block, enough, replicas, carried, rate, level)

@@ -15,7 +15,7 @@ from servegen.rationale import Topology
 from servegen.service.server import Server
 from servegen.solve.budget import Budget
 from servegen.solve.problem import EngineOption, Kind, Problem
-from servegen.solve.space import Rows, Shape, shape_of
+from servegen.solve.space import Rows, Shape, budget_of, shape_of
 
 Array = NDArray[np.float64]
 
@@ -30,9 +30,17 @@ class Block:
     kind: Kind
     rows: Rows
     server: Server
-    budget: Budget
     limits: Array
     level_limit: Array  # (rows,) largest level within the bounds
+
+    @property
+    def budget(self) -> Budget:
+        """Memory of every (row, limit), made anew each time: kept, it would be most of what a search holds."""
+        return self.budget_of(self.rows)
+
+    def budget_of(self, rows: Rows) -> Budget:
+        """The same of some rows; both roles of a split keep staging buffers."""
+        return budget_of(self.problem, self.engine, rows, self.limits, handoff=self.discipline in ("prefill", "decode"))
 
 
 @dataclass(frozen=True)
@@ -82,6 +90,16 @@ class RoleChoice:
     def devices(self) -> int:
         """Accelerators of one replica."""
         return int(self.block.rows.devices[self.row])
+
+    @property
+    def rows(self) -> Rows:
+        """The row alone."""
+        return self.block.rows.at(np.array([self.row]))
+
+    @property
+    def budget(self) -> Budget:
+        """Memory of its row, shape (1, limits)."""
+        return self.block.budget_of(self.rows)
 
     @property
     def batch_limit(self) -> int:

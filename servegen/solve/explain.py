@@ -166,21 +166,21 @@ def limits_of(problem: Problem, role: RoleChoice) -> list[str]:
             return ["fabric"]
     if role.role == "prefill":
         return ["stability"]
-    if role.level_cap * NUDGE >= level_cap(block.problem, block.rows, block.budget.pool)[role.row, role.limit]:
+    pool = role.budget.pool
+    if role.level_cap * NUDGE >= level_cap(block.problem, role.rows, pool)[0, role.limit]:
         return ["memory.prefix"]
-    last = role.limit + 1 >= len(BATCH_LIMITS) or block.budget.pool[role.row, min(role.limit + 1, len(BATCH_LIMITS) - 1)] <= 0
+    last = role.limit + 1 >= len(BATCH_LIMITS) or pool[0, min(role.limit + 1, len(BATCH_LIMITS) - 1)] <= 0
     return ["memory.kv" if not last and _full(problem, role) else "maxRunningRequests"]
 
 
 def _full(problem: Problem, role: RoleChoice) -> bool:
     """Whether the next larger batch limit would not fit the KV pool."""
-    rows, room = role.block.rows, role.block.budget
+    rows, pool = role.rows, role.budget.pool[:, role.limit + 1]
     if role.role == "serve":
-        pool, mean, std = running(role.block.problem, rows, room.pool[:, role.limit + 1])
+        pool, mean, std = running(role.block.problem, rows, pool)
     else:
-        pool, (mean, std, _) = room.pool[:, role.limit + 1], occupancy(problem, rows)
-    most = largest_batch(pool[role.row], mean[role.row], std[role.row], KV_SLACK)
-    return bool(BATCH_LIMITS[role.limit + 1] > most)
+        mean, std, _ = occupancy(problem, rows)
+    return bool(BATCH_LIMITS[role.limit + 1] > largest_batch(pool, mean, std, KV_SLACK)[0])
 
 
 def why(

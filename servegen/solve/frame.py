@@ -62,9 +62,8 @@ class Frame:
     def at(self, index: NDArray[np.int64]) -> Frame:
         """The rows of ``index``."""
         block = self.block
-        srv, room = take(block.server, index), take(block.budget, index)
-        rows, high = block.rows.at(index), block.level_limit[index]
-        block = dataclasses.replace(block, rows=rows, server=srv, budget=room, level_limit=high)
+        srv, rows, high = take(block.server, index), block.rows.at(index), block.level_limit[index]
+        block = dataclasses.replace(block, rows=rows, server=srv, level_limit=high)
         return dataclasses.replace(self, block=block, fits=self.fits[index], levels=self.levels[index])
 
 
@@ -109,9 +108,11 @@ def frames(problem: Problem, engine: EngineOption, kind: Kind, rejected: Counter
         room = budget_of(problem, engine, rows, BATCH_LIMITS)
         fits = within_memory(problem, rows, room, seen)
         srv = server(rows.terms, rows.chunk, engine.facts.request_s.value, d)
-        levels = np.minimum(level_limits(problem, rows, disciplines == ("static",)), level_cap(problem, rows, room.pool))
+        levels = level_limits(problem, rows, disciplines == ("static",))
+        if problem.kept_tokens:
+            levels = np.minimum(levels, level_cap(problem, rows, room.pool))
         for x in disciplines:
-            block = Block(problem, x, engine, kind, rows, srv, room, BATCH_LIMITS, largest(fits, levels))
+            block = Block(problem, x, engine, kind, rows, srv, BATCH_LIMITS, largest(fits, levels))
             frame = Frame(block, _scheduled(block, fits, rejected), levels)
             if x == "mixed" and not rows.terms.plain:
                 whole = np.flatnonzero((rows.groups == 1.0) & (rows.devices == rows.tp))
@@ -163,6 +164,8 @@ def level_limits(problem: Problem, rows: Rows, static: bool = False) -> Array:
         return np.broadcast_to(BATCH_LIMITS, shape)
     mine = {g: BATCH_LIMITS / g for g in set(rows.groups.tolist())}
     by_groups = {g: g * size.slot_level(limit, size.peak(problem.demand, static, limit)) for g, limit in mine.items()}
+    if len(by_groups) == 1:
+        return np.broadcast_to(by_groups[float(rows.groups[0])], shape)
     return np.stack([by_groups[g] for g in rows.groups])
 
 

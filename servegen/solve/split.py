@@ -122,7 +122,7 @@ def starts(
     request_s = 2.0 * engine.facts.request_s.value  # both servers take the request in
     srv = server(rows.terms, rows.chunk, request_s, problem.demand, _handoff(problem, rows, links))
     high = np.full(len(rows), BUSIEST)
-    block = Block(problem, "prefill", engine, kind, rows, srv, room, slots, high)
+    block = Block(problem, "prefill", engine, kind, rows, srv, slots, high)
     return RoleFrame(Frame(block, fits[:, None], high[:, None]), row.reshape(-1), peer, handed_per_s(problem, rows, links))
 
 
@@ -138,7 +138,7 @@ def gaps(
     fits = within_memory(problem, rows, room, refusals, cached=False)
     srv = server(rows.terms, rows.chunk, 0.0, problem.demand)
     levels = level_limits(problem, rows)
-    block = Block(problem, "decode", engine, kind, rows, srv, room, BATCH_LIMITS, largest(fits, levels))
+    block = Block(problem, "decode", engine, kind, rows, srv, BATCH_LIMITS, largest(fits, levels))
     handed = handed_per_s(problem, rows, fabric * rows.tp / rows.groups)
     each = np.arange(len(rows))
     return RoleFrame(Frame(block, fits, levels), each, np.zeros_like(each), handed)
