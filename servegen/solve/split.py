@@ -123,7 +123,8 @@ def starts(
     srv = server(rows.terms, rows.chunk, request_s, problem.demand, _handoff(problem, rows, links))
     high = np.full(len(rows), BUSIEST)
     block = Block(problem, "prefill", engine, kind, rows, srv, slots, high)
-    return RoleFrame(Frame(block, fits[:, None], high[:, None]), row.reshape(-1), peer, handed_per_s(problem, rows, links))
+    frame = Frame(block, fits[:, None], high[:1, None], np.zeros_like(first))
+    return RoleFrame(frame, row.reshape(-1), peer, handed_per_s(problem, rows, links))
 
 
 def gaps(
@@ -137,11 +138,11 @@ def gaps(
     room = budget_of(problem, engine, rows, BATCH_LIMITS, handoff=True)
     fits = within_memory(problem, rows, room, refusals, cached=False)
     srv = server(rows.terms, rows.chunk, 0.0, problem.demand)
-    levels = level_limits(problem, rows)
-    block = Block(problem, "decode", engine, kind, rows, srv, BATCH_LIMITS, largest(fits, levels))
+    kinds, of = level_limits(problem, rows)
+    block = Block(problem, "decode", engine, kind, rows, srv, BATCH_LIMITS, largest(fits, kinds[of]))
     handed = handed_per_s(problem, rows, fabric * rows.tp / rows.groups)
     each = np.arange(len(rows))
-    return RoleFrame(Frame(block, fits, levels), each, np.zeros_like(each), handed)
+    return RoleFrame(Frame(block, fits, kinds, of), each, np.zeros_like(each), handed)
 
 
 def within_bounds(problem: Problem, side: RoleFrame | None, rejected: Counter[str]) -> Servers:
