@@ -60,8 +60,10 @@ def _steadier_tail(t: Array, cv2: Array) -> Array:
 
     It is exponential for k = 0 and uniform for k = 1. ``t`` is (rows, k), ``cv2`` (rows,).
     """
-    out = _tail(t, np.maximum(cv2, 1.0)[:, None])
-    rows = np.flatnonzero(cv2 < NEARLY_EXPONENTIAL)
+    steadier, out = cv2 < NEARLY_EXPONENTIAL, np.empty_like(t)
+    rows, others = np.flatnonzero(steadier), np.flatnonzero(~steadier)
+    if len(others):
+        out[others] = _tail(t[others], np.maximum(cv2[others], 1.0)[:, None])
     if len(rows):
         k = ((1.0 / cv2[rows] - 1.0) / 2.0)[:, None]
         out[rows] = np.maximum(1.0 - k / (1.0 + k) * t[rows], 0.0) ** (1.0 / k)

@@ -22,6 +22,7 @@ from servegen.solve.space import BATCH_LIMITS, Rows, chunks_for, replicas_that_f
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Outcome:
     most: float
     block: Block | None
     late: str = ""
-    stock: Stock | None = None  # from stage 3 on
+    stock: Stock | None = None  # from stage 3 on, where two groups are tried
     frame: Frame | None = None  # what it was sized from, of an aggregated one
     sides: tuple[RoleFrame, RoleFrame] | None = None  # of a split one
 
@@ -90,7 +91,8 @@ def sized(problem: Problem, frame: Frame, rejected: Counter[str]) -> Outcome:
     enough = in_pool & (problem.saturate | (replicas * problem.utilization * carried >= problem.load * (1 - 1e-9)))
     rejected["pool: more accelerators needed than there are"] += int(np.sum(alive & ~enough))
     best_load = float(np.max(np.where(alive, most * problem.utilization * carried, 0.0)))
-    stock = Stock(block, alive, level, carried, rate, most[:, 0])
+    several = problem.groups and len(problem.pool) > 1
+    stock = Stock(block, alive, level, carried, rate, most[:, 0]) if several else None
     if not enough.any():
         return Outcome((), int(fits.sum()), 3, best_load, block, stock=stock, frame=frame)
     found = _best_of_each(problem, block, enough, replicas, carried, rate, level)
@@ -181,10 +183,8 @@ def _best_of_each(
     """The best (chunk, batch limit) of every configuration."""
     kind = block.kind
     devices = (replicas + problem.spares) * block.rows.devices[:, None]
-    cost, watts = devices * kind.plan.price_per_hour, devices * kind.facts.tdp_w
     full = problem.saturate or problem.objective == "throughput"
-    share = problem.utilization if full else problem.load / np.maximum(replicas * carried, 1e-300)
-    output = replicas * rate * share * problem.demand.osl_mean
+    each = kind.facts.tdp_w if problem.objective == "energy" else kind.plan.price_per_hour
     headroom = replicas * carried
     if not problem.open_loop:  # a closed loop never holds more requests than it has users
         headroom = np.minimum(headroom, problem.load / problem.utilization)
@@ -192,10 +192,11 @@ def _best_of_each(
     if problem.objective == "latency":
         objective = _latency_keys(problem, block, mask, replicas, carried, level)
     elif problem.objective == "throughput":
-        objective = (-three_digits(output),)
+        objective = (-three_digits(_output(problem, replicas, carried, rate)),)
+    elif problem.saturate:
+        objective = (three_digits(devices * each / np.maximum(_output(problem, replicas, carried, rate), 1e-300)),)
     else:
-        spent = cost if problem.objective == "cost" else watts
-        objective = (three_digits(spent / np.maximum(output, 1e-300)) if problem.saturate else spent,)
+        objective = (devices * each,)
     chunks = len(chunks_for(problem))
 
     def grouped(a: Any) -> Any:
@@ -205,10 +206,13 @@ def _best_of_each(
     any_left, best = first_best(grouped(mask), tuple(grouped(k) for k in (*objective, devices)), grouped(headroom))
     configs = np.nonzero(any_left)[0]
     places = [(int(c) * chunks + int(best[c]) // len(BATCH_LIMITS), int(best[c]) % len(BATCH_LIMITS)) for c in configs]
-    if not problem.open_loop and not full:
-        output = _closed_loop_output(problem, block, places, replicas, level, output)
+    at = tuple(np.array(places, dtype=np.int64).reshape(-1, 2).T)
+    if problem.open_loop or full:
+        output = _output(problem, replicas[at], carried[at], rate[at])
+    else:
+        output = _closed_loop_output(problem, block, at, replicas, level)
     out = []
-    for row, column in places:
+    for (row, column), yields in zip(places, output.tolist(), strict=True):
         n = int(replicas[row, column])
         sized = float(problem.utilization * carried[row, column]) if full else problem.load / n
         role = RoleChoice("serve", block, row, column, n, float(carried[row, column]), sized, float(level[row, column]))
@@ -219,25 +223,28 @@ def _best_of_each(
                 (role,),
                 tuple(float(k[row, column]) for k in objective),
                 int(devices[row, column]),
-                float(cost[row, column]),
-                float(watts[row, column]),
-                float(output[row, column]),
+                float(devices[row, column] * kind.plan.price_per_hour),
+                float(devices[row, column] * kind.facts.tdp_w),
+                yields,
                 float(headroom[row, column]),
             )
         )
     return tuple(out)
 
 
-def _closed_loop_output(
-    problem: Problem, block: Block, places: list[tuple[int, int]], replicas: Array, level: Array, output: Array
-) -> Array:
-    """Output tokens/s of the places that were chosen: a closed loop's rate is no share of what a full one carries."""
-    row, column = np.array([p[0] for p in places]), np.array([p[1] for p in places])
+def _output(problem: Problem, replicas: Array, carried: Array, rate: Array) -> Array:
+    """Output tokens/s of so many replicas, each of which carries so much at ``rate`` requests/s."""
+    full = problem.saturate or problem.objective == "throughput"
+    share = problem.utilization if full else problem.load / np.maximum(replicas * carried, 1e-300)
+    return np.asarray(replicas * rate * share * problem.demand.osl_mean)
+
+
+def _closed_loop_output(problem: Problem, block: Block, places: tuple[Index, ...], replicas: Array, level: Array) -> Array:
+    """Output tokens/s of the ``places`` (rows, limits): a closed loop's rate is no share of what a full one carries."""
+    row, column = places
     lean, step, n = take(means_only(block.server), row), DISCIPLINES[block.discipline], replicas[row, column]
     at = size.level_at(step, lean, problem.demand, problem.load_kind, problem.load / n, level[row, column], problem.think_s)
-    exact = output.copy()
-    exact[row, column] = n * step(lean, problem.demand, at).rate * problem.demand.osl_mean
-    return exact
+    return np.asarray(n * step(lean, problem.demand, at).rate * problem.demand.osl_mean)
 
 
 #: Candidates that are computed at a time.

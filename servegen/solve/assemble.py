@@ -191,7 +191,7 @@ def _role(problem: Problem, r: RoleChoice, p: Point) -> Role:
         max_running_requests=r.batch_limit,
         chunked_prefill_size=r.chunk,
         mixed_chunk=block.discipline == "mixed",
-        mem_fraction_static=round(float(block.budget.fraction[row, r.limit]), 3),
+        mem_fraction_static=round(float(r.budget.fraction[0, r.limit]), 3),
         context_length=problem.context_length,
         load=option.load,
         quantization=option.quantization,
@@ -221,12 +221,13 @@ def _memory(problem: Problem, r: RoleChoice) -> MemoryPlan:
     groups = r.shape.dp
     graphs = float(graph_bytes(rule, np.array(r.batch_limit / groups), np.array(float(groups))))
     collectives = rule.per_device_bytes * r.devices
-    pool = float(block.budget.pool[row, r.limit])
+    budget = r.budget
+    pool = float(budget.pool[0, r.limit])
     draft, drafts_kv = 0.0, 0.0
     if memory.draft is not None and memory.draft.queries[row] > 1.0:
         draft = float(memory.draft.weight_bytes[row]) + graphs  # its steps are captured as well
         drafts_kv = pool * float(memory.draft.kv_share[row])
-    reserve = usable * (1.0 - float(block.budget.fraction[row, r.limit])) - draft - drafts_kv
+    reserve = usable * (1.0 - float(budget.fraction[0, r.limit])) - draft - drafts_kv
     activations = max(min(rule.per_chunk_token_bytes * r.chunk, reserve - graphs - collectives - rule.context_bytes), 0.0)
     token = float(memory.token_bytes[row])
     return MemoryPlan(

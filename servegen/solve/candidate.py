@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property, total_ordering
 
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen.lower import Config
 from servegen.plan import RoleName
 from servegen.rationale import Topology
 from servegen.service.server import Server
 from servegen.solve.budget import Budget
 from servegen.solve.problem import EngineOption, Kind, Problem
-from servegen.solve.space import Rows, Shape, shape_of
+from servegen.solve.space import Rows, Shape, budget_of, shape_of
 
 Array = NDArray[np.float64]
 
@@ -27,9 +30,17 @@ class Block:
     kind: Kind
     rows: Rows
     server: Server
-    budget: Budget
     limits: Array
     level_limit: Array  # (rows,) largest level within the bounds
+
+    @property
+    def budget(self) -> Budget:
+        """Memory of every (row, limit), made anew each time: kept, it would be most of what a search holds."""
+        return self.budget_of(self.rows)
+
+    def budget_of(self, rows: Rows) -> Budget:
+        """The same of some rows; both roles of a split keep staging buffers."""
+        return budget_of(self.problem, self.engine, rows, self.limits, handoff=self.discipline in ("prefill", "decode"))
 
 
 @dataclass(frozen=True)
@@ -58,12 +69,17 @@ class RoleChoice:
         return f"{self.role}-{self.block.kind.index}" if self.grouped else self.role
 
     @property
+    def config(self) -> Config:
+        """What its row was lowered from."""
+        return self.block.rows.lowered.configs[int(self.block.rows.config[self.row])]
+
+    @property
     def shape(self) -> Shape:
-        return shape_of(self.block.rows.lowered.configs[int(self.block.rows.config[self.row])])
+        return shape_of(self.config)
 
     @property
     def tp(self) -> int:
-        return self.shape.tp
+        return self.config.tp
 
     @property
     def is_cut(self) -> bool:
@@ -73,7 +89,17 @@ class RoleChoice:
     @property
     def devices(self) -> int:
         """Accelerators of one replica."""
-        return self.shape.devices
+        return int(self.block.rows.devices[self.row])
+
+    @property
+    def rows(self) -> Rows:
+        """The row alone."""
+        return self.block.rows.at(np.array([self.row]))
+
+    @property
+    def budget(self) -> Budget:
+        """Memory of its row, shape (1, limits)."""
+        return self.block.budget_of(self.rows)
 
     @property
     def batch_limit(self) -> int:
@@ -121,44 +147,69 @@ class Candidate:
     @property
     def config(self) -> tuple[str, str]:
         """Weight and KV precision; both roles share them."""
-        role = self.roles[0]
-        c = role.block.rows.lowered.configs[int(role.block.rows.config[role.row])]
+        c = self.roles[0].config
         return c.weights, c.kv
 
     @property
     def drafted(self) -> int:
         """Tokens drafted ahead of a step; both roles of a split draft alike."""
-        role = self.roles[0]
-        return role.block.rows.lowered.configs[int(role.block.rows.config[role.row])].drafted
+        return self.roles[0].config.drafted
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Says everything that the search decides; sorts like its numbers."""
         weights, kv = self.config
         parts = []
         for r in self.roles:
             mixed = "-mixed" if r.block.discipline == "mixed" else ""
-            others = (("pp", r.shape.pp), ("dp", r.shape.dp), ("ep", r.shape.ep))
+            c = r.config
+            others = (("pp", c.pp), ("dp", c.dp), ("ep", c.ep))
             cut = "".join(f"-{name}{n:02d}" for name, n in others if n > 1)
-            parts.append(f"{r.role}-tp{r.tp:02d}{cut}-c{r.chunk:05d}-b{r.batch_limit:04d}{mixed}")
+            parts.append(f"{r.role}-tp{c.tp:02d}{cut}-c{r.chunk:05d}-b{r.batch_limit:04d}{mixed}")
         drafts = f"draft{self.drafted:02d}/" if self.drafted else ""
         return f"{self.engine.facts.id}/{'+'.join(k.facts.id for k in self.kinds)}/{weights}-kv-{kv}/{drafts}" + "+".join(parts)
 
     def key(self, problem: Problem) -> tuple[object, ...]:
         """The total order: objective; fewer accelerators; lower TP; the checkpoint's own precision before a narrower one;
         more headroom (to three digits); fewer roles; fewer drafted tokens; the name."""
-        weights, kv = self.config
-        narrowed = (problem.allowed_weights.index(weights), problem.allowed_kv.index(kv))
+        c = self.roles[0].config
         return (
             *self.objective,
             self.devices,
             max(r.tp for r in self.roles),
-            *narrowed,
+            problem.allowed_weights.index(c.weights),
+            problem.allowed_kv.index(c.kv),
             -float(f"{self.headroom:.3g}"),
             len(self.roles),
-            self.drafted,
-            self.name,
+            c.drafted,
+            ByName(self),
         )
+
+
+@total_ordering
+class ByName:
+    """A candidate that compares by its name, which is only spelled where everything before it in a key is equal."""
+
+    def __init__(self, candidate: Candidate) -> None:
+        self.candidate = candidate
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ByName) and self.candidate.name == other.candidate.name
+
+    def __lt__(self, other: ByName) -> bool:
+        return self.candidate.name < other.candidate.name
+
+
+def leading(problem: Problem, candidates: Iterable[Candidate], count: int) -> list[Candidate]:
+    """The first ``count`` in the total order; the others are told by how that begins, without making all of their keys."""
+    every = [((*c.objective, c.devices), c) for c in candidates]
+    last = sorted(start for start, _ in every)[:count][-1:]
+    return sorted((c for start, c in every if [start] <= last), key=lambda c: c.key(problem))[:count]
+
+
+def first_of(problem: Problem, candidates: Iterable[Candidate]) -> Candidate | None:
+    """The first in the total order, None of none."""
+    return next(iter(leading(problem, candidates, 1)), None)
 
 
 def three_digits(values: Array) -> Array:

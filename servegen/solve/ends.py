@@ -94,7 +94,7 @@ class _Open:
         stand = tuple(c for c in outcome.candidates if not held[config[c.roles[0].row]])
         least = np.full(frame.configs, math.inf)
         if held.any():
-            some = frame.of(held)
+            some = frame.only(held)
             np.minimum.at(least, some.block.rows.config, least_objective(asked, some))
         return cls(asked, outcome, least, float(found.min(initial=math.inf)), stand)
 
@@ -116,7 +116,7 @@ class _Open:
     def sized(self, keep: Mask) -> tuple[Candidate, ...]:
         """The best candidate of each configuration, or pair, to ``keep``."""
         if self.outcome.frame is not None:
-            return sized(self.problem, self.outcome.frame.of(keep), Counter()).candidates
+            return sized(self.problem, self.outcome.frame.only(keep), Counter()).candidates
         assert self.outcome.sides is not None
         first, second = self.outcome.sides
         rows, columns = (np.asarray(keep.any(axis=axis)) for axis in (1, 0))

@@ -16,7 +16,7 @@ from servegen.service import size
 from servegen.service.disciplines import DISCIPLINES
 from servegen.service.point import Point
 from servegen.solve.bands import far_end, pessimism
-from servegen.solve.candidate import Candidate, RoleChoice
+from servegen.solve.candidate import Candidate, RoleChoice, first_of, leading
 from servegen.solve.drafting import lower_drafting
 from servegen.solve.kept import level_cap, running
 from servegen.solve.predict import candidate_points, p95, pace
@@ -55,7 +55,7 @@ class Comparison:
 
 def compare(problem: Problem, chosen: Candidate, others: Sequence[Candidate], gain: float) -> Comparison:
     """Runners-up in the total order, and the Pareto frontier of cost, latency and output over the best candidates."""
-    rest = sorted((c for c in others if c is not chosen), key=lambda c: c.key(problem))[: COMPARED - 1]
+    rest = leading(problem, (c for c in others if c is not chosen), COMPARED - 1)
     ranked = [chosen, *rest]
     seen = candidate_points(problem, ranked)
     ttft, itl = p95(seen, problem.demand)
@@ -84,7 +84,7 @@ def compare(problem: Problem, chosen: Candidate, others: Sequence[Candidate], ga
             points.append(ParetoPoint(c.name, c.devices, c.cost_per_h, float(ttft[i]), float(itl[i]), c.output_tokens_per_s))
     points.sort(key=lambda q: (q.cost_per_hour, q.itl_p95_s, q.name))
     rivals = [c for c in others if bool(c.drafted) != bool(chosen.drafted)]
-    return Comparison(alternatives, tuple(points), gain, min(rivals, key=lambda c: c.key(problem), default=None))
+    return Comparison(alternatives, tuple(points), gain, first_of(problem, rivals))
 
 
 def summary(c: Candidate) -> str:
@@ -166,21 +166,21 @@ def limits_of(problem: Problem, role: RoleChoice) -> list[str]:
             return ["fabric"]
     if role.role == "prefill":
         return ["stability"]
-    if role.level_cap * NUDGE >= level_cap(block.problem, block.rows, block.budget.pool)[role.row, role.limit]:
+    pool = role.budget.pool
+    if role.level_cap * NUDGE >= level_cap(block.problem, role.rows, pool)[0, role.limit]:
         return ["memory.prefix"]
-    last = role.limit + 1 >= len(BATCH_LIMITS) or block.budget.pool[role.row, min(role.limit + 1, len(BATCH_LIMITS) - 1)] <= 0
+    last = role.limit + 1 >= len(BATCH_LIMITS) or pool[0, min(role.limit + 1, len(BATCH_LIMITS) - 1)] <= 0
     return ["memory.kv" if not last and _full(problem, role) else "maxRunningRequests"]
 
 
 def _full(problem: Problem, role: RoleChoice) -> bool:
     """Whether the next larger batch limit would not fit the KV pool."""
-    rows, room = role.block.rows, role.block.budget
+    rows, pool = role.rows, role.budget.pool[:, role.limit + 1]
     if role.role == "serve":
-        pool, mean, std = running(role.block.problem, rows, room.pool[:, role.limit + 1])
+        pool, mean, std = running(role.block.problem, rows, pool)
     else:
-        pool, (mean, std, _) = room.pool[:, role.limit + 1], occupancy(problem, rows)
-    most = largest_batch(pool[role.row], mean[role.row], std[role.row], KV_SLACK)
-    return bool(BATCH_LIMITS[role.limit + 1] > most)
+        mean, std, _ = occupancy(problem, rows)
+    return bool(BATCH_LIMITS[role.limit + 1] > largest_batch(pool, mean, std, KV_SLACK)[0])
 
 
 def why(
@@ -296,11 +296,7 @@ def flips(
                 f"The choice turns {word} when disaggregationGain crosses {comparison.gain:.2f}.",
             )
         )
-    elsewhere = min(
-        (c for c in others if _elsewhere(c, chosen)),
-        key=lambda c: c.key(problem),
-        default=None,
-    )
+    elsewhere = first_of(problem, (c for c in others if _elsewhere(c, chosen)))
     if elsewhere is not None and problem.objective == "cost" and elsewhere.objective[0] > 0:
         drop = (1.0 - chosen.objective[0] / elsewhere.objective[0]) * 100.0
         if drop > 0:

@@ -30,11 +30,19 @@ Mask = NDArray[np.bool_]
 class Frame:
     """Candidates (rows, limits) of a block: those that ``fits`` the memory, each with the largest of ``levels`` that its batch
     limit allows. The block's own ``level_limit`` is the largest of each row; bounds only lower it.
+
+    Rows have few kinds of levels: what is kept is each kind once, shape (kinds, limits), and the kind ``of`` each row.
     """
 
     block: Block
     fits: Mask
-    levels: Array
+    kinds: Array
+    of: NDArray[np.int64]
+
+    @property
+    def levels(self) -> Array:
+        """The largest level that each candidate's batch limit allows, shape (rows, limits)."""
+        return self.kinds[self.of]
 
     @property
     def configs(self) -> int:
@@ -55,17 +63,16 @@ class Frame:
             broken[bound][some] = flags
         return limit, broken
 
-    def of(self, keep: Mask) -> Frame:
+    def only(self, keep: Mask) -> Frame:
         """The rows of the configurations to ``keep``, shape (configs,), all chunks of each."""
         return self.at(np.flatnonzero(keep[self.block.rows.config]))
 
     def at(self, index: NDArray[np.int64]) -> Frame:
         """The rows of ``index``."""
         block = self.block
-        srv, room = take(block.server, index), take(block.budget, index)
-        rows, high = block.rows.at(index), block.level_limit[index]
-        block = dataclasses.replace(block, rows=rows, server=srv, budget=room, level_limit=high)
-        return dataclasses.replace(self, block=block, fits=self.fits[index], levels=self.levels[index])
+        srv, rows, high = take(block.server, index), block.rows.at(index), block.level_limit[index]
+        block = dataclasses.replace(block, rows=rows, server=srv, level_limit=high)
+        return dataclasses.replace(self, block=block, fits=self.fits[index], of=self.of[index])
 
 
 @dataclass(frozen=True)
@@ -109,10 +116,12 @@ def frames(problem: Problem, engine: EngineOption, kind: Kind, rejected: Counter
         room = budget_of(problem, engine, rows, BATCH_LIMITS)
         fits = within_memory(problem, rows, room, seen)
         srv = server(rows.terms, rows.chunk, engine.facts.request_s.value, d)
-        levels = np.minimum(level_limits(problem, rows, disciplines == ("static",)), level_cap(problem, rows, room.pool))
+        kinds, of = level_limits(problem, rows, disciplines == ("static",))
+        if problem.kept_tokens:
+            kinds, of = np.minimum(kinds[of], level_cap(problem, rows, room.pool)), np.arange(len(rows))
         for x in disciplines:
-            block = Block(problem, x, engine, kind, rows, srv, room, BATCH_LIMITS, largest(fits, levels))
-            frame = Frame(block, _scheduled(block, fits, rejected), levels)
+            block = Block(problem, x, engine, kind, rows, srv, BATCH_LIMITS, largest(fits, kinds[of]))
+            frame = Frame(block, _scheduled(block, fits, rejected), kinds, of)
             if x == "mixed" and not rows.terms.plain:
                 whole = np.flatnonzero((rows.groups == 1.0) & (rows.devices == rows.tp))
                 reason = "mixed chunks: not predicted with pipeline stages or attention groups"
@@ -152,18 +161,18 @@ def within_memory(problem: Problem, rows: Rows, room: Budget, rejected: Counter[
     return np.asarray(batch & ~np.isin(BATCH_LIMITS, problem.without_limits))
 
 
-def level_limits(problem: Problem, rows: Rows, static: bool = False) -> Array:
+def level_limits(problem: Problem, rows: Rows, static: bool = False) -> tuple[Array, NDArray[np.int64]]:
     """Largest mean number of sequences at each batch limit: below it when slots must be free, else all of it.
 
     Requests in flight vary with open arrivals and with users who think; a stated concurrency is what it is. Attention groups
-    have their slots apart. Shape (rows, limits).
+    have their slots apart. The kinds of levels, shape (kinds, limits), and each row's, shape (rows,).
     """
-    shape = (len(rows), len(BATCH_LIMITS))
     if not problem.bounded_start or problem.load_kind == "concurrency":
-        return np.broadcast_to(BATCH_LIMITS, shape)
-    mine = {g: BATCH_LIMITS / g for g in set(rows.groups.tolist())}
-    by_groups = {g: g * size.slot_level(limit, size.peak(problem.demand, static, limit)) for g, limit in mine.items()}
-    return np.stack([by_groups[g] for g in rows.groups])
+        return BATCH_LIMITS[None, :], np.zeros(len(rows), dtype=np.int64)
+    groups, of = np.unique(rows.groups, return_inverse=True)
+    mine = [BATCH_LIMITS / g for g in groups]
+    levels = [g * size.slot_level(x, size.peak(problem.demand, static, x)) for g, x in zip(groups, mine, strict=True)]
+    return np.stack(levels), of
 
 
 def _scheduled(block: Block, fits: Mask, rejected: Counter[str]) -> Mask:

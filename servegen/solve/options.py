@@ -15,12 +15,12 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from servegen.solve.candidate import Candidate, RoleChoice
+from servegen.solve.candidate import Candidate, RoleChoice, first_of
 from servegen.solve.packing import Packing
 from servegen.solve.pairs import turning
 from servegen.solve.predict import role_points
 from servegen.solve.problem import Kind, Problem
-from servegen.solve.search import Searched, choose
+from servegen.solve.search import Searched, gain_of, worth
 from servegen.solve.space import replicas_that_fit
 from servegen.units import format_rate
 
@@ -60,11 +60,11 @@ NOTHING = Option(None, (), 0.0, (), 0.0, 0, (0.0,))
 def eligible(problem: Problem, seen: Searched) -> tuple[Candidate, ...]:
     """The candidates that the member may be given: every aggregated one, and the splits that gain enough."""
     together = tuple(c for c in seen.candidates if c.topology == "aggregated")
-    best, _ = choose(problem, together)
+    best = first_of(problem, together)
     splits = tuple(c for c in seen.candidates if c.topology == "disaggregated")
     if best is None:
         return splits
-    return together + tuple(c for c in splits if choose(problem, (best, c))[0] is c)
+    return together + tuple(c for c in splits if worth(problem, gain_of(problem, best, c)))
 
 
 def whole(problem: Problem, candidates: Sequence[Candidate]) -> list[Option]:

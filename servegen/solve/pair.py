@@ -27,6 +27,8 @@ from servegen.solve.split import BUSIEST, Array, Index, Mask, Servers, combine
 SPREAD = 16
 #: Prefill configurations, by the TP of their peers, whose figures are kept: pairs of one follow each other.
 KEPT = 8
+#: Why candidates are none that no number of servers makes enough.
+MISSED = "split: more accelerators needed than there are, or a bound missed at the load"
 #: Combinations of counts that are computed at a time, about.
 CELLS = 2048
 
@@ -92,7 +94,7 @@ class Pair:
             rejected["split: more accelerators needed than there are"] += shape[0] * shape[1]
             return None
         x, y, enough, extra = self._counts(late)
-        rejected["split: more accelerators needed than there are, or a bound missed at the load"] += int(np.sum(~enough))
+        rejected[MISSED] += int(np.sum(~enough))
         if not enough.any():
             return None
         return self._candidate(x, y, enough, extra)
@@ -234,16 +236,12 @@ class Pair:
 
     def _candidate(self, x: Array, y: Array, enough: Mask, extra: tuple[Array, ...]) -> Candidate:
         """The best of the candidates that are ``enough``."""
-        problem, first, second = self.problem, self.pre.kind, self.dec.kind
+        problem = self.problem
         rate_p, rate_d = self.rates
         carried = np.minimum(x * rate_p, y * rate_d)
         starting, decoding = (x + problem.spares) * self.front.tp_p, (y + problem.spares) * self.front.tp_d
         devices = starting + decoding
-        if first is second:  # one product: equal counts cost exactly the same whatever they do
-            cost, watts = devices * first.plan.price_per_hour, devices * first.facts.tdp_w
-        else:
-            cost = starting * first.plan.price_per_hour + decoding * second.plan.price_per_hour
-            watts = starting * first.facts.tdp_w + decoding * second.facts.tdp_w
+        cost, watts = price((self.pre.kind, self.dec.kind), starting, decoding)
         full = problem.saturate or problem.objective == "throughput"
         load = problem.utilization * carried if full else np.minimum(self._rate(), carried)
         output = load * problem.demand.osl_mean
@@ -258,8 +256,8 @@ class Pair:
         ranked = tuple(k.reshape(1, -1) for k in (*keys, devices))
         i, j = divmod(int(first_best(enough.reshape(1, -1), ranked, headroom.reshape(1, -1))[1][0]), len(self.q))
         roles = (
-            _role("prefill", self.pre, self.start, self.p[i], x[i, j], load[i, j]),
-            _role("decode", self.dec, self.gaps, self.q[j], y[i, j], load[i, j]),
+            role_of("prefill", self.pre, self.start, self.p[i], x[i, j], load[i, j]),
+            role_of("decode", self.dec, self.gaps, self.q[j], y[i, j], load[i, j]),
         )
         return Candidate(
             topology="disaggregated",
@@ -310,7 +308,18 @@ def idle_s(problem: Problem, start: Servers, gaps: Servers) -> tuple[Array, Arra
     return out[0], out[1]
 
 
-def _role(name: str, block: Block, servers: Servers, index: int, count: float, load: float) -> RoleChoice:
+def price(kinds: tuple[Kind, Kind], starting: Array, decoding: Array) -> tuple[Array, Array]:
+    """$/h and W of so many accelerators of each role."""
+    first, second = kinds
+    if first is second:  # one product: equal counts cost exactly the same whatever they do
+        devices = starting + decoding
+        return devices * first.plan.price_per_hour, devices * first.facts.tdp_w
+    cost = starting * first.plan.price_per_hour + decoding * second.plan.price_per_hour
+    return cost, starting * first.facts.tdp_w + decoding * second.facts.tdp_w
+
+
+def role_of(name: str, block: Block, servers: Servers, index: int, count: float, load: float) -> RoleChoice:
+    """``count`` of a role's servers that carry ``load`` together."""
     return RoleChoice(
         role=name,  # type: ignore[arg-type]
         block=block,

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from servegen.lower import Config
 from servegen.service import latency
 from servegen.service.point import Point
 from servegen.solve.aggregate import ROUNDING, Outcome, no_power
@@ -18,13 +17,12 @@ from servegen.solve.counts import Frontier, frontier
 from servegen.solve.frame import RoleFrame
 from servegen.solve.pair import CELLS, Pair, idle_s, joined
 from servegen.solve.problem import EngineOption, Kind, Problem
+from servegen.solve.rate_pairs import rated, rates_decide
 from servegen.solve.space import Rows
-from servegen.solve.split import Array, Index, Mask, Servers, fabric_between, gaps, starts, within_bounds
+from servegen.solve.split import PEERS, Array, Index, Mask, Servers, fabric_between, gaps, starts, within_bounds
 
 #: Rounds of rate -> duration -> rate of a closed loop; the duration hardly depends on the rate below the sized load.
 LOOP_ROUNDS = 3
-#: More than any TP, by which a configuration and the TP of its peers are one number.
-PEERS = 1 << 20
 
 
 def disaggregated(
@@ -55,13 +53,18 @@ def paired(
     least = min((pre, dec), key=lambda s: s.stage)
     if least.stage < 3:
         return Outcome((), len(pre.row) + len(dec.row), least.stage, 0.0, least.block, sides=sides)
-    found: list[Candidate] = []
-    searched, late = 0, Counter[str]()
-    pairs = _configurations(problem, pre, dec, keep)
-    for pair in pairs:
-        searched += len(pair.p) * len(pair.q)
-        best = pair.best(rejected, late)
-        found += [best] if best else []
+    assert pre.block is not None and dec.block is not None  # both reached stage 3
+    together = _alike(pre.block.rows, dec.block.rows)
+    if keep is not None:
+        together &= keep
+    late = Counter[str]()
+    if rates_decide(problem):
+        found, searched = rated(problem, pre, dec, together, rejected)
+        pairs = [] if found else _configurations(problem, pre, dec, together)
+    else:
+        pairs = _configurations(problem, pre, dec, together)
+        found = [best for pair in pairs if (best := pair.best(rejected, late))]
+        searched = sum(len(pair.p) * len(pair.q) for pair in pairs)
     most = 0.0 if found else max((pair.most() for pair in pairs), default=0.0)
     if not problem.open_loop and not problem.saturate and problem.objective != "throughput":
         found = turning(problem, found)
@@ -81,14 +84,13 @@ def least_spend(problem: Problem, first: RoleFrame, second: RoleFrame) -> Array:
     np.maximum.at(decoding, dec.rows.config, second.most())
     starting, out = first.most()[first.row], np.full(shape, math.inf)
     fronts: dict[tuple[int, int], Frontier] = {}
+    alike = _alike(pre.rows, dec.rows)
     for j, c in enumerate(dec.rows.lowered.configs):
         prefilling = np.zeros(shape[0])
         mine = first.peer == c.tp
         np.maximum.at(prefilling, first.config[mine], starting[mine])
-        for i in np.flatnonzero(prefilling * decoding[j]):
+        for i in np.flatnonzero((prefilling * decoding[j] > 0) & alike[:, j]):
             other = pre.rows.lowered.configs[i]
-            if not _alike(other, c):
-                continue
             front = _front(problem, (pre.kind, dec.kind), other.tp, c.tp, fronts)
             x, y = (
                 max(math.ceil(problem.load / (problem.utilization * rate) * (1.0 - ROUNDING) - 1e-9), 1)
@@ -105,9 +107,14 @@ def _spend(problem: Problem, kind: Kind) -> float:
     return kind.facts.tdp_w if problem.objective == "energy" else kind.plan.price_per_hour
 
 
-def _alike(first: Config, second: Config) -> bool:
-    """Whether two roles' configurations are of equal precision and draft alike."""
-    return (first.weights, first.kv, first.drafted) == (second.weights, second.kv, second.drafted)
+def _alike(pre: Rows, dec: Rows) -> Mask:
+    """Which configurations of two roles are of equal precision and draft alike, shape (prefill, decode)."""
+    numbers: dict[tuple[str, str, int], int] = {}
+    first, second = (
+        np.array([numbers.setdefault((c.weights, c.kv, c.drafted), len(numbers)) for c in rows.lowered.configs])
+        for rows in (pre, dec)
+    )
+    return np.asarray(first[:, None] == second)
 
 
 def _front(problem: Problem, kinds: tuple[Kind, Kind], tp_p: int, tp_d: int, made: dict[tuple[int, int], Frontier]) -> Frontier:
@@ -117,8 +124,8 @@ def _front(problem: Problem, kinds: tuple[Kind, Kind], tp_p: int, tp_d: int, mad
     return made[tp_p, tp_d]
 
 
-def _configurations(problem: Problem, start: Servers, gaps: Servers, keep: Mask | None) -> list[Pair]:
-    """Pairs of a prefill and a decode configuration that are alike."""
+def _configurations(problem: Problem, start: Servers, gaps: Servers, together: Mask) -> list[Pair]:
+    """The pairs of a prefill and a decode configuration to put ``together``."""
     assert start.block is not None and gaps.block is not None  # both reached stage 3
     pre, dec = start.block.rows, gaps.block.rows
     kinds, fronts = (start.block.kind, gaps.block.kind), dict[tuple[int, int], Frontier]()
@@ -131,7 +138,7 @@ def _configurations(problem: Problem, start: Servers, gaps: Servers, keep: Mask 
         for j, q in decoding.items():
             second = dec.lowered.configs[j]
             p = starting.get(i * PEERS + second.tp)
-            if p is not None and _alike(first, second) and (keep is None or keep[i, j]):
+            if p is not None and together[i, j]:
                 front = _front(problem, kinds, first.tp, second.tp, fronts)
                 out.append(Pair(problem, start.block, gaps.block, start, gaps, p, q, front, idle, started, decoded))
     return out

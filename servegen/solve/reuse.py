@@ -137,7 +137,7 @@ def _refined(
 def left(candidate: Candidate) -> float:
     """Tokens that each of a candidate's caches can keep beside what runs at the sustained load."""
     role = candidate.roles[0]
-    pool = float(role.block.budget.pool[role.row, role.limit])
+    pool = float(role.budget.pool[0, role.limit])
     level = role.level_cap if role.role == "serve" else 0.0
     return room_tokens(role.block.problem, role.block.rows, role.row, pool, level)
 

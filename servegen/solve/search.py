@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from servegen.plan import Plan
 from servegen.solve.aggregate import Outcome, aggregated
 from servegen.solve.assemble import Risks, assemble
-from servegen.solve.candidate import Candidate
+from servegen.solve.candidate import Candidate, first_of
 from servegen.solve.ends import candidates_at
 from servegen.solve.explain import compare, flips, under_the_band
 from servegen.solve.groups import grouped
@@ -95,12 +95,17 @@ def _searched(problem: Problem) -> Searched:
 
 def choose(problem: Problem, candidates: tuple[Candidate, ...]) -> tuple[Candidate | None, float]:
     """The best candidate, a split one only if it gains enough over the best aggregated one; and that gain."""
-    together = min((c for c in candidates if c.topology == "aggregated"), key=lambda c: c.key(problem), default=None)
-    split = min((c for c in candidates if c.topology == "disaggregated"), key=lambda c: c.key(problem), default=None)
+    together = first_of(problem, (c for c in candidates if c.topology == "aggregated"))
+    split = first_of(problem, (c for c in candidates if c.topology == "disaggregated"))
     if together is None or split is None:
         return together or split, math.nan
     gain = gain_of(problem, together, split)
-    return (split if gain >= problem.gain and gain > 1.0 else together), gain
+    return (split if worth(problem, gain) else together), gain
+
+
+def worth(problem: Problem, gain: float) -> bool:
+    """Whether a split that gains so much is taken."""
+    return gain >= problem.gain and gain > 1.0
 
 
 def gain_of(problem: Problem, together: Candidate, split: Candidate) -> float:

@@ -32,7 +32,8 @@ def shortage(fleet: FleetProblem, seen: Seen) -> InfeasibleError:
     searches, wide = [], []
     for entrant, found, own in zip(fleet.entrants, seen.on_pool, seen.options, strict=True):
         larger = roomy(entrant.problem)
-        searches.append(search(larger))
+        # Nobody asks what its blocks were; of a large fleet they would be most of what is held.
+        searches.append(dataclasses.replace(search(larger), outcomes=()))
         there = eligible(larger, searches[-1])
         if not there:
             return impossible(fleet, entrant, found)

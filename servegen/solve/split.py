@@ -33,6 +33,8 @@ START = frozenset({"ttft"})
 GAPS = frozenset({"itl", "tpot"})
 #: A decode server prefills nothing; its chunk only sets the engine's reserve, so the least is taken.
 DECODE_CHUNKS = (512,)
+#: More than any TP, by which a configuration and the TP of its peers are one number.
+PEERS = 1 << 20
 #: Share of the time that a prefill server can be busy at the most.
 BUSIEST = 1.0 - 1e-6
 
@@ -120,8 +122,9 @@ def starts(
     request_s = 2.0 * engine.facts.request_s.value  # both servers take the request in
     srv = server(rows.terms, rows.chunk, request_s, problem.demand, _handoff(problem, rows, links))
     high = np.full(len(rows), BUSIEST)
-    block = Block(problem, "prefill", engine, kind, rows, srv, room, slots, high)
-    return RoleFrame(Frame(block, fits[:, None], high[:, None]), row.reshape(-1), peer, handed_per_s(problem, rows, links))
+    block = Block(problem, "prefill", engine, kind, rows, srv, slots, high)
+    frame = Frame(block, fits[:, None], high[:1, None], np.zeros_like(first))
+    return RoleFrame(frame, row.reshape(-1), peer, handed_per_s(problem, rows, links))
 
 
 def gaps(
@@ -135,11 +138,11 @@ def gaps(
     room = budget_of(problem, engine, rows, BATCH_LIMITS, handoff=True)
     fits = within_memory(problem, rows, room, refusals, cached=False)
     srv = server(rows.terms, rows.chunk, 0.0, problem.demand)
-    levels = level_limits(problem, rows)
-    block = Block(problem, "decode", engine, kind, rows, srv, room, BATCH_LIMITS, largest(fits, levels))
+    kinds, of = level_limits(problem, rows)
+    block = Block(problem, "decode", engine, kind, rows, srv, BATCH_LIMITS, largest(fits, kinds[of]))
     handed = handed_per_s(problem, rows, fabric * rows.tp / rows.groups)
     each = np.arange(len(rows))
-    return RoleFrame(Frame(block, fits, levels), each, np.zeros_like(each), handed)
+    return RoleFrame(Frame(block, fits, kinds, of), each, np.zeros_like(each), handed)
 
 
 def within_bounds(problem: Problem, side: RoleFrame | None, rejected: Counter[str]) -> Servers:

@@ -7,6 +7,7 @@ the searches, the integer programs and the members' plans together.
 
 from __future__ import annotations
 
+import dataclasses
 import resource
 import sys
 import time
@@ -50,7 +51,9 @@ def fleet(members: int, nodes: tuple[int, int, int], objective: FleetObjective) 
             index=index, model=model, rate=least * (0.5 + index % 11 / 2.0), isl=isl, p95=2 * isl,
             h100=nodes[0], a100=nodes[1], l40s=nodes[2], spares=index % 2,
         )  # fmt: skip
-        entrants.append(Entrant(f"member-{index}.yaml", index % 4, resolve(loads(text, f"member-{index}.yaml")[0])))
+        problem = resolve(loads(text, f"member-{index}.yaml")[0])
+        alone = dataclasses.replace(problem, groups=members == 1)  # as servegen.compile_fleet asks
+        entrants.append(Entrant(f"member-{index}.yaml", index % 4, alone))
     return FleetProblem("fleet", objective, tuple(entrants), {}, {})
 
 
