@@ -40,7 +40,7 @@ def pod_view(c: Context, launch: Launch, group_role: Literal["", "leader", "work
     plan, deploy, role = c.plan, c.plan.deploy, c.role(launch)
     serves = group_role != "worker"
     selector = selector_labels(plan, launch.name)
-    grouped = role is not None and role.grouped
+    group = role.role if role is not None and role.grouped else ""
     budget_s = startup_s(c, role)
     requests, limits, shm_bytes = _resources(c, role)
     pool = plan.pool[role.pool] if role is not None else None
@@ -51,8 +51,8 @@ def pod_view(c: Context, launch: Launch, group_role: Literal["", "leader", "work
             **common_labels(plan, launch.name),
             **selector,
             # What a router selects two groups of replicas by, with one selector: beside leaders a lone pod is one, too.
-            **({ROLE_LABEL: role.role} if grouped else {}),
-            **({GROUP_ROLE: group_role or "leader"} if group_role or (grouped and c.led) else {}),
+            **({ROLE_LABEL: group} if group else {}),
+            **({GROUP_ROLE: group_role or "leader"} if group_role or (group and c.led) else {}),
         },
         annotations=_pod_annotations(launch) if serves else {},
         service_account=object_name(plan, "router" if role is None else ""),

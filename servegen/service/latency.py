@@ -43,8 +43,9 @@ def _skewed(z: Array, skew: Array) -> Array:
     Wilson and Hilferty 1931)."""
     if not skew.any():
         return z
-    k = np.maximum(skew, 1e-3)
-    return np.asarray(6.0 / k * (np.cbrt(np.maximum(1.0 + k * z / 2.0, 0.0)) - 1.0) + k / 6.0)
+    k = np.maximum(skew, 1e-12)
+    cube = np.log1p(np.maximum(k * z / 2.0, 1e-15 - 1.0))
+    return np.where(skew > 0.0, 6.0 / k * np.expm1(cube / 3.0) + k / 6.0, z)
 
 
 def _tail(t: Array, cv2: Array) -> Array:

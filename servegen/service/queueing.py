@@ -59,16 +59,17 @@ def spread(s: Server, d: Demand, seen: Array, number: Array, step_s: Array) -> d
     """Standard deviation of a decode step, of the ``number`` of sequences and of what each holds, and its skewness, by the names
     of :class:`servegen.service.point.Point`.
 
-    Read two deviations up, where percentiles lie: experts that are awake already make a step grow ever less. In bursts the number
-    is skewed like a negative binomial one, by (2 v - n) / (n sqrt(v)) at a mean of n and a variance of v; a Poisson stream's is
-    nearly normal.
+    Read two deviations up, where percentiles lie: experts that are awake already make a step grow ever less. The number is skewed
+    like a negative binomial one, by (2 v - n) / (n sqrt(v)) at a mean of n and a variance v, as far as bursts make the variance
+    of what arrives (1 - 1/cv2 of it): a Poisson stream's is nearly normal.
     """
     context = s.kv_s * np.sqrt(seen / s.terms.groups) * (d.held_std / d.held_mean)
     numbers = (s.terms.decode_s(seen + 2.0 * number, s.kv_s) - step_s) / 2.0
     both = np.hypot(numbers, context)
     if arrivals.poisson(d.arrival_cv2):
         return {"gap_sd_s": both, "gap_skew": np.zeros_like(both)}
-    skew = 2.0 * number / seen - 1.0 / np.maximum(number, 1e-9)
+    bursty = 1.0 - 1.0 / np.maximum(d.arrival_cv2, 1.0)
+    skew = bursty * (2.0 * number / seen - 1.0 / np.maximum(number, 1e-9))
     return {"gap_sd_s": both, "gap_skew": np.maximum(skew, 0.0) * (numbers / np.maximum(both, 1e-12)) ** 3}
 
 

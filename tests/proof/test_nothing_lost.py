@@ -223,6 +223,7 @@ def test_an_interrupt_leaves_the_old_tree(two_specs: dict[str, Path], tmp_path: 
             env=clean_environment(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell ignores it for what runs behind it
         )
         time.sleep(wait_s)
         child.send_signal(signal.SIGINT)

@@ -98,7 +98,7 @@ class Replica:
         context = self.step.read * math.sqrt(seen / self.step.groups) * self.load.held_std  # of one group
         numbers = (self.decode(seen + 2 * number) - self.decode(seen)) / 2
         both = math.hypot(numbers, context)
-        skew = max(2 * number / seen - 1 / number, 0.0) if self.load.arrival_cv2 != 1.0 else 0.0
+        skew = max(2 * number / seen - 1 / number, 0.0) * (1 - 1 / max(self.load.arrival_cv2, 1.0))
         return both, skew * (numbers / max(both, 1e-12)) ** 3
 
     def begun(self, busy: float) -> float:

@@ -109,8 +109,8 @@ def _unskewed(z: float, skew: float) -> float:
     """The normal deviation that is exceeded as often as ``z`` of a gamma distribution of this skewness, nearly."""
     if not skew:
         return z
-    k = max(skew, 1e-3)
-    return 6 / k * (max(1 + k * z / 2, 0.0) ** (1 / 3) - 1) + k / 6
+    k = max(skew, 1e-12)
+    return 6 / k * math.expm1(math.log1p(max(k * z / 2, 1e-15 - 1)) / 3) + k / 6
 
 
 def _tail(z: float) -> float:
