@@ -155,14 +155,6 @@ CAUSES: dict[str, str] = {
     "host's; the p95 lies where longer ones begin, of which a few per cent too many are predicted (share and mean are right)",
     "sglang prompts first 8B h100x1 chat 1s/60ms u0.85 cv1 concurrency: 24": "pessimistic: requests of a closed loop of 24 wait "
     "for fewer than those of a stream (mean 11 % too long, median 5 %), and have not the tail of Poisson arrivals",
-    "sglang 70B h100x16 chat 500ms/30ms u0.85 cv1.5 rate: 10/s topology: disaggregated": "optimistic: one prefill server in "
-    "bursts, whose mean first token is predicted 8 % short, too, and in whose replays p95 differs by 7 % from seed to seed; "
-    "without bursts, on four servers, mean and p95 are within 4 %",
-    "sglang prompts first 8x7B h200x2 chat 1s/120ms u0.75 cv1 full pool": "optimistic: attention groups share a step, and "
-    "prompts of one that come while the other prefills are taken as company: 1.4 to a step where the replay has 1.3, which makes "
-    "a prompt take 22 ms, not 23 ms, so that 123 sequences are predicted where 133 run",
-    "sglang prompts first 24B h200x1 shared 1s/100ms u0.8 cv3 full pool": "optimistic: as many gaps are stalled as predicted "
-    "(2.0 %), so that the p95 is one of steps; their number of sequences is skewed by bursts of cv 3, a normal tail is not",
 }
 
 

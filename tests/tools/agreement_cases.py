@@ -124,7 +124,7 @@ HELD_OUT: tuple[Case, ...] = (
 BURSTS: tuple[Case, ...] = (
     Case("sglang", "70B", "h200", 16, "rag", "3s", "40ms", 0.8, 2.0, "rate: 5/s", SPLIT),
     Case("sglang", "32B", "h100", 8, "chat", "1s", "30ms", 0.7, 3.0, "rate: 8/s", SPLIT),
-    Case("sglang", "14B", "a100-sxm-80gb", 8, "code", "2s", "60ms", 0.85, 1.5, "rate: 10/s", SPLIT),
+    Case("sglang", "14B", "a100-sxm-80gb", 8, "code", "2s", "60ms", 0.85, 1.5, "rate: 6/s", SPLIT),
     Case("sglang prompts first", "8x7B", "h100", 4, "rag", "3s", "150ms", 0.6, 1.5),
     Case("sglang prompts first", "V3", "h200", 8, "chat", "3s", "200ms", 0.8, 1.0),
     Case("vllm", "32B", "h100", 2, "chat", "1s", "50ms", 0.6, 3.0),

@@ -18,9 +18,8 @@ def test_the_kept_table_agrees_as_it_must() -> None:
     first, gaps = shares(table)
     assert first >= 0.9 and gaps >= 0.9
     assert {f.name for f in outliers(table)} == set(CAUSES)
-    for f in table:
-        if f.name not in CAUSES:
-            assert min(f.ttft, f.itl) >= 0.9, f.name
+    for f in table:  # an exception may be pessimistic, not optimistic
+        assert min(f.ttft, f.itl) >= 0.9, f.name
 
 
 def test_the_cases_are_of_many_kinds() -> None:
