@@ -290,9 +290,9 @@ CASES: list[tuple[str, Plan, Callable[[Bundle], Bundle], str, str]] = [
     (
         "a probe is missing",
         AGGREGATED,
-        edit(SERVE, "livenessProbe:", "deadProbe:"),
+        edit(SERVE, "readinessProbe:", "readyProbe:"),
         "probe",
-        "livenessProbe: is missing",
+        "readinessProbe: is missing",
     ),
     (
         "requests differ from limits",
