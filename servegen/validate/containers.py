@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from servegen.engines.launch import IN_POD, Launch
-from servegen.errors import Severity
 from servegen.manifest import unescape_variables
 from servegen.secrecy import secret, secret_name, secret_value
 from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
@@ -16,6 +16,10 @@ from servegen.validate.syntax import image_problem, is_name, is_port, is_port_na
 #: How resources are called that are accelerators, and of which a node of the plan has one kind.
 _ACCELERATORS = ("nvidia.com/", "amd.com/gpu", "google.com/tpu", "gpu.intel.com/", "habana.ai/", "aws.amazon.com/neuron")
 #: The name of a variable that the kubelet would look for.
+#: How variables begin that the kubelet gives to every container.
+_GIVEN = ("KUBERNETES_SERVICE_", "KUBERNETES_PORT")
+#: What a group's controller tells every container (sigs.k8s.io/lws, api v1); it takes precedence over what a template says.
+GROUP_VARIABLES = ("LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX")
 _REFERENCE = re.compile(r"\$\(([^)]*)\)")
 
 
@@ -157,9 +161,8 @@ def _check_probes(scene: Scene, m: Manifest, path: str, container: Any, serves: 
         if m.is_worker:
             continue
         if not body:
-            if serves:  # some would rather look at a server that hangs than have its weights loaded again
-                severity: Severity = "warning" if probe == "livenessProbe" else "error"
-                scene.add("probe", m, f"{path}.{probe}", "is missing", "constraints.engines", severity)
+            if serves:
+                scene.add("probe", m, f"{path}.{probe}", "is missing", "constraints.engines")
             continue
         port = dig(body, "httpGet.port") or dig(body, "tcpSocket.port")
         if ("httpGet" in body or "tcpSocket" in body) and not (is_port(port) or port in names):
@@ -223,7 +226,7 @@ def _check_words(scene: Scene, m: Manifest, path: str, container: Any) -> None:
             )
     _check_expanded(scene, m, path, container, env)
     words = [w for key in ("command", "args") for w in sequence(container.get(key))]
-    for word, after in zip(words, [*words[1:], ""], strict=True):
+    for word, after in itertools.pairwise((*words, "")):
         if not isinstance(word, str) or not word.startswith("--"):
             continue
         flag, equals, value = word.partition("=")
@@ -242,16 +245,17 @@ def _check_expanded(scene: Scene, m: Manifest, path: str, container: Any, env: l
     launch, serves = scene.launch(m), bool(m.containers) and container is m.server
     planned, texts = (launch.env, set(launch.argv())) if launch is not None else ({}, set())
     hidden = bool(sequence(container.get("envFrom")))  # sets names that are not seen here
-    before: set[str] = set()
+    before = set(GROUP_VARIABLES) if m.kind == "LeaderWorkerSet" else set[str]()
 
     def meant(name: str) -> bool:
-        return not serves or hidden or name in before
+        return not serves or hidden or name in before or name.startswith(_GIVEN)
 
     for entry in env:
         name = str(entry.get("name"))
         text = serves and name in planned
         _check_literal(scene, m, f"{path}.env", entry.get("value", ""), "deploy.overrides.env", _never if text else meant)
         before.add(name)
+    before -= set(GROUP_VARIABLES)  # what a node must be told in its arguments is planned to the word
     references = node_words(scene, m)
     for word in (w for key in ("command", "args") for w in sequence(container.get(key))):
         if word not in references:

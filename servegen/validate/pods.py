@@ -25,7 +25,7 @@ _ROLLOUT = {
 #: Images whose own user is root.
 _RUN_AS_ROOT = ("lmsysorg/sglang", "nvcr.io/nvidia/")
 #: What a command that waits says, in whatever shell.
-_SLEEP = re.compile(r"(?<![\w.-])sleep\s+(\d{1,6})(?:\.\d*)?([smhd]?)(?![\w.])")
+_SLEEP = re.compile(r"(?<![\w.-])sleep\s+([0-9]{1,6})(?:\.[0-9]*)?([smhd]?)(?![\w.])")
 _UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DEFAULT_SHM_BYTES = 64 * 2**20  # what a container has without an emptyDir
 

@@ -25,6 +25,8 @@ _RANGES: Mapping[tuple[str, str], tuple[int, int]] = {
     ("Probe", "initialDelaySeconds"): (0, _INT32),
     **{("DeploymentSpec", f): (0, _INT32) for f in ("replicas", "revisionHistoryLimit", "minReadySeconds")},
     **{(o, f): (0, _INT32) for o in ("PodSecurityContext", "SecurityContext") for f in ("runAsUser", "runAsGroup")},
+    **{(o, field): (0, _INT32) for o in _ROLLED for field in ("maxSurge", "maxUnavailable")},
+    **{("PodDisruptionBudgetSpec", field): (0, _INT32) for field in ("minAvailable", "maxUnavailable")},
     ("PodSecurityContext", "fsGroup"): (0, _INT32),
     ("PodSecurityContext", "supplementalGroups"): (0, _INT32),
     **{(o, "defaultMode"): (0, 0o777) for o in _FILES},

@@ -18,7 +18,8 @@ POD = "llama-chat-serve-6d4cf56db6-x7k2q"
     ("pattern", "met"),
     [
         ("llama-chat-serve-[a-z0-9]+-[a-z0-9]+", True), ("llama-chat-(serve|decode)-.*", True), (".+", True),
-        ("(?i)LLAMA.*", True), ("(?:llama-)?chat-.*", True), ("(?:llama-)?serve-.*", False), ("other-.*", False), ("llama", False), ("(", False), ("[", False), ("", False),
+        ("(?i)LLAMA.*", True), ("(?:llama-)?chat-.*", True), ("(?:llama-)?serve-.*", False),
+        ("other-.*", False), ("llama", False), ("(", False), ("[", False), ("", False),
         ("llama-chat-serve-[0-9a-f]{10}-.{5}", True), (r"[^\]]*", True), ("(-?[a-z0-9]{5,10}){1}", None),
         ("([a-z0-9-]+)+Z", None), ("(a|a)+", None), ("((a?)b)*", None), ("(a?){50}", None), (".*" * 6, None), ("a?" * 30, None),
         ("(a|b)" * 40, None), ("a" * 3000, None), ("[[:alnum:]-]+", None), (r"\pL+", None), (".*+", None),

@@ -290,9 +290,9 @@ CASES: list[tuple[str, Plan, Callable[[Bundle], Bundle], str, str]] = [
     (
         "a probe is missing",
         AGGREGATED,
-        edit(SERVE, "readinessProbe:", "readyProbe:"),
+        edit(SERVE, "livenessProbe:", "deadProbe:"),
         "probe",
-        "readinessProbe: is missing",
+        "livenessProbe: is missing",
     ),
     (
         "requests differ from limits",
