@@ -20,7 +20,8 @@ NOTES = {
 #: Fields of a pod.
 PODS = {
     "zones": "{topologySpreadConstraints: [{maxSkew: 1, topologyKey: topology.kubernetes.io/zone,"
-    " matchLabelKeys: [pod-template-hash], whenUnsatisfiable: ScheduleAnyway, labelSelector: {matchLabels: {app.kubernetes.io/instance: llama-chat}}}]}",
+    " whenUnsatisfiable: ScheduleAnyway,"
+    " matchLabelKeys: [pod-template-hash], labelSelector: {matchLabels: {app.kubernetes.io/instance: llama-chat}}}]}",
     "nodes": "{affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 50,"
     " preference: {matchExpressions: [{key: nvidia.com/gpu.memory, operator: Gt, values: ['70000']}]}}]}}}",
     "apart": "{affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 100, podAffinityTerm:"
@@ -45,7 +46,7 @@ SERVERS = {
                        "{name: s, csi: {driver: secrets-store.csi.k8s.io, volumeAttributes: {secretProviderClass: llm}}}"),
     "a token": ("{volumeMounts: [{name: t, mountPath: /var/run/secrets/tokens}]}",
                 "{name: t, projected: {sources: [{serviceAccountToken: {path: vault, audience: v}}]}}"),
-    "a disk": ("{volumeMounts: [{name: d, mountPath: /scratch}]}", "{name: d, ephemeral: {volumeClaimTemplate: {spec: {accessModes:"
+    "a disk": ("{volumeMounts: [{name: d, mountPath: /d}]}", "{name: d, ephemeral: {volumeClaimTemplate: {spec: {accessModes:"
                " [ReadWriteOnce], storageClassName: local-nvme, resources: {requests: {storage: 500Gi}}}}}}"),
     "NCCL": ("{env: [{name: NCCL_SOCKET_IFNAME, value: '^lo,docker'}, {name: NCCL_IB_HCA, value: 'mlx5_0,mlx5_1'}]}", ""),
     "a tokenizer": ("{env: [{name: TOKENIZERS_PARALLELISM, value: 'false'}, {name: HF_TOKEN_PATH, value: /var/run/hf}]}", ""),
@@ -54,7 +55,7 @@ SERVERS = {
     "scratch": ("{resources: {limits: {ephemeral-storage: 50Gi}, requests: {ephemeral-storage: 20Gi}}}", ""),
     "a hook": ("{lifecycle: {postStart: {exec: {command: [sh, -c, 'echo $(hostname) > /tmp/h']}}}}", ""),
     "a header": ("{readinessProbe: {httpGet: {httpHeaders: [{name: X-Probe, value: '1'}]}}}", ""),
-    "policies": ("{imagePullPolicy: Always, terminationMessagePolicy: FallbackToLogsOnError, workingDir: /work}", ""),
+    "policies": ("{imagePullPolicy: Always, terminationMessagePolicy: FallbackToLogsOnError, stdin: false}", ""),
     "profiles": ("{securityContext: {appArmorProfile: {type: RuntimeDefault}, seLinuxOptions: {type: container_t}}}", ""),
     "keys that may be there": ("{envFrom: [{secretRef: {name: keys, optional: true}}]}", ""),
 }  # fmt: skip
@@ -74,7 +75,7 @@ OBJECTS = {
     "a share": ("Deployment", "{strategy: {rollingUpdate: {maxSurge: 25%, maxUnavailable: 1}}}"),
     "evictions": ("PodDisruptionBudget", "{unhealthyPodEvictionPolicy: AlwaysAllow, maxUnavailable: 50%}"),
     "a balancer": ("Service", "{type: LoadBalancer, loadBalancerClass: k8s.aws/nlb, externalTrafficPolicy: Local}"),
-    "one client, one server": ("Service", "{sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 600}}}"),
+    "one client": ("Service", "{sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 600}}}"),
     "no balancer": ("Service", "{clusterIP: None}"),
 }
 
