@@ -62,7 +62,7 @@ _FORMS = {
     "a signed token": r"\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*",
     "a header that authorizes": r"\b[Bb]earer(\s|%20)+(?=[A-Za-z._~+/-]*\d)[\w.~+/-]{12,}|\bBasic(\s|%20)+[A-Za-z0-9+/]{6,}={1,2}"
     r"|\b[Aa]uthorization['\"]?\s*[:=]\s*['\"]?Basic(\s|%20)+[A-Za-z0-9+/]{8,}",
-    "a password in an address": r"\b[a-z][a-z0-9+.-]*://[^\s/:@'\"]*:(?!\$)[^\s/@'\"]+@",
+    "a password in an address": r"\b[a-z][a-z0-9+.-]{0,30}://[^\s/:@'\"]*:(?!\$)[^\s/@'\"]+@",
 }
 _BY_FORM = re.compile("|".join(f"(?P<f{i}>{form})" for i, form in enumerate(_FORMS.values())))
 _WHATS = tuple(_FORMS)

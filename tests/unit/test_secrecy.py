@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -144,3 +145,14 @@ def test_there_is_one_rule() -> None:
     room = Path(secrecy.__file__).parent
     own = re.compile(r"re\.compile\(.*(PASSWORD|TOKEN)\b")
     assert [p.name for p in room.rglob("*.py") if p.name != "secrecy.py" and own.search(p.read_text("utf-8"))] == []
+
+
+PARTS = ("sk-proj-", "sk-a-", "Basic ", "Bearer a", "authorization:", "AccountKey=", "x://", "&sig=", "eyJa.")
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_long_text_is_soon_read(part: str) -> None:
+    before = time.perf_counter()
+    secret_value(part + part[-2:] * 30_000 + "sk-@://")
+    secret_value(part * 10_000 + "sk-@://")
+    assert time.perf_counter() - before < 5
