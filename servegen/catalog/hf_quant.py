@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from servegen.catalog.facts import PRECISIONS, Precision
 from servegen.catalog.hf_fields import Fields, shown
+from servegen.regex import tame
 
 #: Roles that no checkpoint in circulation quantizes: producers exclude them by built-in patterns, not by lists.
 NEVER_QUANTIZED = frozenset({"embedding", "router", "norm", "vision"})
@@ -115,6 +116,8 @@ def _compiled(fields: Fields, key: str, pattern: str) -> str:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         fields.refuse(key, f"{shown(pattern)} is not a regular expression: {error}")
+    if not tame(pattern):  # a file from anywhere must not hold the build up
+        fields.refuse(key, f"the regular expression {shown(pattern)} may be matched in too many ways to be tried")
     if re.search(
         r"\(\?[a-zA-Z]|\\[1-9]|\(\?P", pattern
     ):  # flags, back references, groups by name do not survive being joined

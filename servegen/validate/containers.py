@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from servegen.engines.launch import IN_POD, Launch
@@ -9,6 +12,15 @@ from servegen.manifest import unescape_variables
 from servegen.secrecy import secret, secret_name, secret_value
 from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
 from servegen.validate.syntax import image_problem, is_name, is_port, is_port_name, is_variable, quantity, shown
+
+#: How resources are called that are accelerators, and of which a node of the plan has one kind.
+_ACCELERATORS = ("nvidia.com/", "amd.com/gpu", "google.com/tpu", "gpu.intel.com/", "habana.ai/", "aws.amazon.com/neuron")
+#: The name of a variable that the kubelet would look for.
+#: How variables begin that the kubelet gives to every container.
+_GIVEN = ("KUBERNETES_SERVICE_", "KUBERNETES_PORT")
+#: What a group's controller tells every container (sigs.k8s.io/lws, api v1); it takes precedence over what a template says.
+GROUP_VARIABLES = ("LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX")
+_REFERENCE = re.compile(r"\$\(([^)]*)\)")
 
 
 def check_containers(scene: Scene) -> None:
@@ -78,19 +90,25 @@ def _check_devices(scene: Scene, m: Manifest, others: list[Any]) -> None:
     pool = scene.plan.pool[role.pool] if role is not None else None
     known = {pool.resource, *([pool.rdma_resource] if pool.rdma_resource else [])} if pool is not None else set()
     for name in sorted(k for k in mapping(dig(m.server, "resources.limits")) if "/" in k and k not in known):
-        problem = f"{name}: the nodes of the plan's pool have no such resource"
-        scene.add("devices", m, f"{m.server_path}.resources", problem, "hardware.pool[].resource")
+        if name.startswith(_ACCELERATORS):
+            problem = f"{name}: the nodes of the plan's pool have no such resource"
+            scene.add("devices", m, f"{m.server_path}.resources", problem, "hardware.pool[].resource")
+        else:  # a network adapter, a device of a plugin: the nodes may well have it
+            problem = f"{name}: the spec does not say that the nodes have it"
+            scene.add("devices", m, f"{m.server_path}.resources", problem, "hardware.pool[].fabric.resource", "warning")
     for container in others:
-        for name in sorted(k for k in mapping(dig(container, "resources.limits")) if "/" in k):
+        taken = (k for k in mapping(dig(container, "resources.limits")) if k in known or str(k).startswith(_ACCELERATORS))
+        for name in sorted(taken):
             problem = f"{container.get('name')} takes {name}, which the plan gives to {m.server.get('name')} alone"
             scene.add("devices", m, f"{m.pod_path}.containers[].resources", problem, "constraints.tp")
 
 
 def _check_container(scene: Scene, m: Manifest, path: str, container: Any) -> None:
+    serves = bool(m.containers) and container is m.server
     problem = image_problem(container.get("image"))
     if problem:
         scene.add("image", m, f"{path}.image", problem, "deploy.image")
-    _check_resources(scene, m, f"{path}.resources", mapping(container.get("resources")), container is m.server)
+    _check_resources(scene, m, f"{path}.resources", mapping(container.get("resources")), serves)
     _check_words(scene, m, path, container)
     security = mapping(container.get("securityContext"))
     if security.get("privileged") or security.get("allowPrivilegeEscalation") is not False:
@@ -170,7 +188,7 @@ def _check_resources(scene: Scene, m: Manifest, path: str, resources: Any, serve
                 problem = f"{name}: {value} leaves the pod nothing to run with"
                 scene.add("resources", m, f"{path}.{where}", problem, f"hardware.pool[].{name}")
     for name in ("cpu", "memory") if serves else ():
-        if name not in requests:
+        if name not in requests and name not in limits:  # what is not requested is requested as the limit says
             scene.add("resources", m, f"{path}.requests", f"{name} is missing", f"hardware.pool[].{name}")
     for name in sorted({*requests, *limits}):
         request, limit = quantity(requests.get(name)), quantity(limits.get(name))
@@ -182,13 +200,12 @@ def _check_resources(scene: Scene, m: Manifest, path: str, resources: Any, serve
                 f"{name}: the request {requests[name]} is above the limit {limits[name]}",
                 "hardware.pool",
             )
-        if "/" in name and request != limit:
+        if "/" in name and request != limit and not (name in limits and name not in requests):
             problem = f"{name}: request {requests.get(name)} and limit {limits.get(name)} must be equal"
             scene.add("resources", m, path, problem, "hardware.pool[].resource")
 
 
 def _check_words(scene: Scene, m: Manifest, path: str, container: Any) -> None:
-    references = node_words(scene, m)
     env = [mapping(e) for e in sequence(container.get("env"))]
     names = [str(e.get("name")) for e in env]
     if len(set(names)) < len(names):
@@ -207,29 +224,59 @@ def _check_words(scene: Scene, m: Manifest, path: str, container: Any) -> None:
                 problem,
                 "deploy.hfTokenSecret" if name.startswith("HF_") else "deploy.overrides.env",
             )
-        _check_literal(scene, m, f"{path}.env", entry.get("value", ""), "deploy.overrides.env")
+    _check_expanded(scene, m, path, container, env)
     words = [w for key in ("command", "args") for w in sequence(container.get(key))]
-    for word in words:
+    for word, after in itertools.pairwise((*words, "")):
+        if not isinstance(word, str) or not word.startswith("--"):
+            continue
+        flag, equals, value = word.partition("=")
+        value = value if equals else str(after)
+        if secret_name(flag) and value and not (value.startswith("--") and not equals) and secret(flag, value):
+            problem = f"{flag} shows a secret to all who may read pods"
+            scene.add("secret", m, f"{path}.args", problem, "deploy.overrides.args")
+
+
+def _check_expanded(scene: Scene, m: Manifest, path: str, container: Any, env: list[Mapping[str, Any]]) -> None:
+    """Words that are meant as text, and of which the kubelet would make something else.
+
+    Only the server's are judged, of which the plan knows what they should be; those of others may be scripts for a shell.
+    A reference to a variable that is set before it is meant as one, but where the plan has text.
+    """
+    launch, serves = scene.launch(m), bool(m.containers) and container is m.server
+    planned, texts = (launch.env, set(launch.argv())) if launch is not None else ({}, set())
+    hidden = bool(sequence(container.get("envFrom")))  # sets names that are not seen here
+    before = set(GROUP_VARIABLES) if m.kind == "LeaderWorkerSet" else set[str]()
+
+    def meant(name: str) -> bool:
+        return not serves or hidden or name in before or name.startswith(_GIVEN)
+
+    for entry in env:
+        name = str(entry.get("name"))
+        text = serves and name in planned
+        _check_literal(scene, m, f"{path}.env", entry.get("value", ""), "deploy.overrides.env", _never if text else meant)
+        before.add(name)
+    before -= set(GROUP_VARIABLES)  # what a node must be told in its arguments is planned to the word
+    references = node_words(scene, m)
+    for word in (w for key in ("command", "args") for w in sequence(container.get(key))):
         if word not in references:
-            _check_literal(scene, m, f"{path}.args", word, "deploy.overrides.args")
-        if isinstance(word, str) and word.startswith("--") and secret_name(word.partition("=")[0]):
-            scene.add(
-                "secret",
-                m,
-                f"{path}.args",
-                f"{word.partition('=')[0]} shows a secret to all who may read pods",
-                "deploy.overrides.args",
-            )
+            text = serves and word in texts
+            _check_literal(scene, m, f"{path}.args", word, "deploy.overrides.args", _never if text else meant)
 
 
-def _check_literal(scene: Scene, m: Manifest, path: str, word: Any, key: str) -> None:
+def _never(_: str) -> bool:
+    return False
+
+
+def _check_literal(scene: Scene, m: Manifest, path: str, word: Any, key: str, meant: Callable[[str], bool]) -> None:
+    """``meant`` tells of the name of a variable whether a reference to it is one."""
     if not isinstance(word, str):
         scene.add("word", m, path, f"{shown(word)} is no string", key)
         return
     try:
         unescape_variables(word)
     except ValueError as error:
-        scene.add("word", m, path, f"{error}; a literal dollar is written twice", key)
+        if not all(meant(name) for name in _REFERENCE.findall(word.replace("$$", ""))):
+            scene.add("word", m, path, f"{error}; a literal dollar is written twice", key)
 
 
 def node_words(scene: Scene, m: Manifest) -> tuple[str, ...]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from servegen.validate.containers import GROUP_VARIABLES
 from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
 from servegen.validate.syntax import shown
 
 _GROUP = "spec.leaderWorkerTemplate"
-#: What the controller tells every container (sigs.k8s.io/lws, api v1); it takes precedence over what a template says.
-_VARIABLES = {"LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX"}
 
 
 def check_groups(scene: Scene) -> None:
@@ -60,5 +59,5 @@ def _check_members(scene: Scene, leader: Manifest, worker: Manifest) -> None:
 
 def _check_variables(scene: Scene, m: Manifest) -> None:
     names = {str(mapping(e).get("name")) for c in m.containers for e in sequence(dig(c, "env"))}
-    for name in sorted(names & _VARIABLES):
+    for name in sorted(names & set(GROUP_VARIABLES)):
         scene.add("env", m, f"{m.pod_path}.containers[].env", f"{name} is the controller's to set", "deploy.overrides.env")

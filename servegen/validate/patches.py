@@ -23,8 +23,11 @@ from servegen.validate.syntax import minor_version, shown
 _KEY = "deploy.overrides.patches"
 #: What a user may well want, and only a patch can say.
 _ON_PURPOSE = ("bundle-security",)
-#: What may stand in the cluster already, where no bundle shows it.
-_ELSEWHERE = re.compile(r"there is no ServiceAccount|the claim .* is neither in the bundle")
+#: What may stand in the cluster already, where no bundle shows it, and what else a cluster takes from a user who asks for it.
+_ELSEWHERE = re.compile(
+    r"there is no ServiceAccount|the claim .* is neither in the bundle|livenessProbe: is missing"
+    r"|storageClassName: is .*, the spec says nothing$"
+)
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d*)\]")
 
 Judge = Callable[[list[Manifest]], list[Diagnostic]]

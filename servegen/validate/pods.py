@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from servegen.engines.launch import IN_POD, Launch
 from servegen.engines.startup import LEAST_PROCESS_BYTES, PROCESS_BYTES
+from servegen.errors import Severity
 from servegen.plan import Role
 from servegen.validate.containers import literal, node_words
 from servegen.validate.objects import Manifest, Scene, admits, dig, mapping, sequence
@@ -22,6 +24,9 @@ _ROLLOUT = {
 }
 #: Images whose own user is root.
 _RUN_AS_ROOT = ("lmsysorg/sglang", "nvcr.io/nvidia/")
+#: What a command that waits says, in whatever shell.
+_SLEEP = re.compile(r"(?<![\w.-])sleep\s+([0-9]{1,6})(?:\.[0-9]*)?([smhd]?)(?![\w.])")
+_UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DEFAULT_SHM_BYTES = 64 * 2**20  # what a container has without an emptyDir
 
 
@@ -93,10 +98,9 @@ def _check_rollout(scene: Scene, m: Manifest) -> None:
 
 def _pods(value: Any, replicas: int, rounded: Callable[[float], int]) -> int | None:
     """Pods that a count or a share such as ``25%`` stands for, None if it is neither."""
-    if isinstance(value, str) and value.endswith("%") and value[:-1].isdigit():
+    if isinstance(value, str) and re.fullmatch("[0-9]{1,9}%", value):
         return rounded(int(value[:-1]) * replicas / 100)
-    number = quantity(value)
-    return None if number is None else int(number)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _check_pod(scene: Scene, m: Manifest) -> None:
@@ -156,7 +160,9 @@ def _check_role(scene: Scene, m: Manifest, role: Role, container: Any) -> None:
     here = m.server_path
     world, over = role.tp * role.pp, scene.plan.nodes(role) if m.kind == "LeaderWorkerSet" else 1
     for where in ("requests", "limits"):
-        count = quantity(mapping(dig(container, f"resources.{where}")).get(pool.resource))
+        limits = mapping(dig(container, "resources.limits"))  # what is not requested is requested as the limit says
+        values = {**limits, **mapping(dig(container, "resources.requests"))} if where == "requests" else limits
+        count = quantity(values.get(pool.resource))
         if count is None or count * over != world:
             share = f", {world // over} on each of {over} nodes" if over > 1 else ""
             problem = f"{pool.resource}: {count}, the replica takes tp x pp = {world}{share}"
@@ -305,15 +311,22 @@ def _check_startup(scene: Scene, m: Manifest, role: Role, container: Any) -> Non
         scene.add("rollout", m, "spec.progressDeadlineSeconds", problem, "hardware.pool[].storage.bandwidth")
 
 
+def _slept(command: str) -> int:
+    """Seconds that a command sleeps, 0 where it does not say so."""
+    return sum(int(number) * _UNITS_S[unit] for number, unit in _SLEEP.findall(command))
+
+
 def _check_grace(scene: Scene, m: Manifest, role: Role, container: Any) -> None:
     grace = m.pod.get("terminationGracePeriodSeconds")
     sleep = dig(container, "lifecycle.preStop.sleep.seconds")
+    words = sequence(dig(container, "lifecycle.preStop.exec.command"))
     if sleep is None:
-        words = sequence(dig(container, "lifecycle.preStop.exec.command"))
-        sleep = int(words[1]) if len(words) == 2 and words[0] == "sleep" and str(words[1]).isdigit() else None
+        sleep = _slept(" ".join(map(str, words)))
     if not isinstance(sleep, int) or sleep < 1:
+        own = bool(words) and not _SLEEP.search(" ".join(map(str, words)))  # a program of the user's, which may wait
         problem = "no sleep: requests that still arrive while endpoints are updated would be refused"
-        scene.add("grace", m, f"{m.server_path}.lifecycle.preStop", problem, "deploy.overrides.patches")
+        severity: Severity = "warning" if own else "error"
+        scene.add("grace", m, f"{m.server_path}.lifecycle.preStop", problem, "deploy.overrides.patches", severity)
         sleep = 0
     plan = scene.plan
     decode_s = plan.traffic.longest_output * plan.prediction.itl.p99 if role.role != "prefill" else 0.0

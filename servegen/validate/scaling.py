@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from typing import Any
 
+from servegen.regex import meets
 from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
-from servegen.validate.series import everywhere, misspelt, unread
+from servegen.validate.series import engines, everywhere, misspelt, unread
 from servegen.validate.syntax import quantity, shown
 
 _KEY = "deploy.autoscaling"
@@ -19,7 +21,22 @@ _SCALERS = (
     "aws-cloudwatch", "aws-sqs-queue", "azure-monitor", "azure-servicebus", "datadog", "gcp-stackdriver", "gcp-pubsub",
     "graphite", "influxdb", "kubernetes-workload", "loki", "metrics-api", "mysql", "nats-jetstream", "new-relic", "postgresql",
 )  # fmt: skip
-_METRIC = re.compile(r"\b([a-zA-Z_]\w*):\w+")
+#: What a trigger must say, of those kinds that are judged.
+_NEEDED = {
+    "prometheus": ("threshold",), "cpu": ("value",), "memory": ("value",),
+    "cron": ("timezone", "start", "end", "desiredReplicas"),
+}  # fmt: skip
+#: Triggers that see nothing while no pod runs, unless a query of prometheus asks for what others measure.
+_OF_PODS = ("cpu", "memory")
+#: Kinds of metrics: their field, and the kinds of targets that they may have, each with its field (autoscaling/v2).
+_METRICS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "Pods": ("pods", ("AverageValue",)),
+    "Object": ("object", ("Value", "AverageValue")),
+    "External": ("external", ("Value", "AverageValue")),
+    "Resource": ("resource", ("Utilization", "AverageValue")),
+    "ContainerResource": ("containerResource", ("Utilization", "AverageValue")),
+}
+_TARGET_FIELDS = {"AverageValue": "averageValue", "Value": "value", "Utilization": "averageUtilization"}
 _LABEL = re.compile(r"\b(namespace|pod)\s*(=~|=)\s*\"((?:[^\"\\]|\\.)*)\"")
 
 
@@ -52,8 +69,11 @@ def _check_scaler(scene: Scene, m: Manifest) -> None:
     if version and m.get("spec.scaleTargetRef.apiVersion") not in (None, version):
         problem = f"is {shown(m.get('spec.scaleTargetRef.apiVersion'))}, a {kind} is {version}"
         scene.add("reference", m, "spec.scaleTargetRef.apiVersion", problem, _KEY)
-    if not isinstance(low, int) or not isinstance(high, int) or not 1 <= low <= high:
+    least = 1 if hpa or low != 0 or not _wakes(scene, m) else 0
+    if not isinstance(low, int) or not isinstance(high, int) or not least <= low <= high:
         problem = f"min {shown(low)}, max {shown(high)}: 1 <= min <= max is needed"
+        if low == 0:
+            problem += ", for who asks only the pods does not see that there are requests while none runs"
         scene.add("scaling", m, f"spec.{names[0]}", problem, "traffic.trough")
     elif runner is not None and (role := scene.role(runner)) is not None:
         pool, over = scene.plan.pool[role.pool], scene.plan.nodes(role)
@@ -64,6 +84,15 @@ def _check_scaler(scene: Scene, m: Manifest) -> None:
         if low > role.total_replicas:
             problem = f"is {low}, the plan takes {role.total_replicas} at the peak"
             scene.add("scaling", m, f"spec.{names[0]}", problem, "traffic.trough")
+
+
+def _wakes(scene: Scene, m: Manifest) -> bool:
+    """Whether some trigger of a ScaledObject can see that there are requests, or that it is time, while no pod runs."""
+    for trigger in (mapping(t) for t in sequence(m.get("spec.triggers"))):
+        kind, query = trigger.get("type"), str(dig(trigger, "metadata.query"))
+        if kind not in _OF_PODS and not (kind == "prometheus" and engines(query)):
+            return True
+    return False
 
 
 def _check_triggers(scene: Scene, m: Manifest) -> None:
@@ -85,10 +114,12 @@ def _check_triggers(scene: Scene, m: Manifest) -> None:
         if data.get("ignoreNullValues", "true") not in ("true", "false"):
             problem = f"is {shown(data['ignoreNullValues'])}, must be 'true' or 'false' in quotes"
             scene.add("scaling", m, f"{path}.ignoreNullValues", problem, _KEY)
-        threshold = data.get("threshold")
-        if not isinstance(threshold, str) or not (quantity(threshold) or 0) > 0:
-            scene.add("scaling", m, f"{path}.threshold", "must be a positive number in quotes", _KEY)
-        if trigger.get("type") != "prometheus":
+        for field in _NEEDED.get(kind, ()):
+            if field in ("threshold", "value") and not (isinstance(data.get(field), str) and (quantity(data[field]) or 0) > 0):
+                scene.add("scaling", m, f"{path}.{field}", "must be a positive number in quotes", _KEY)
+            elif data.get(field) in (None, ""):
+                scene.add("scaling", m, f"{path}.{field}", f"is missing, and a {kind} trigger needs it", _KEY)
+        if kind != "prometheus":
             continue
         if not re.match(r"https?://[^\s/]", str(data.get("serverAddress"))):
             problem = f"{shown(data.get('serverAddress'))} is no address of a Prometheus"
@@ -122,18 +153,14 @@ def _check_query(scene: Scene, m: Manifest, path: str, query: Any) -> None:
     for label, how, value in _LABEL.findall(query):
         text = value.replace("\\\\", "\\")
         wanted = m.namespace if label == "namespace" else f"{m.get('spec.scaleTargetRef.name')}{suffix}"
-        try:
-            met = text == wanted if how == "=" else re.fullmatch(text, wanted) is not None
-        except re.error:
-            met = False
-        if not met:
+        if (text == wanted if how == "=" else meets(text, wanted)) is False:
             what = f"pods of {m.get('spec.scaleTargetRef.name')}" if label == "pod" else f"the namespace {m.namespace}"
             scene.add("scaling", m, path, f"{label}{how}{shown(value)} finds nothing of {what}", _KEY)
 
 
 def _check_series(scene: Scene, m: Manifest, path: str, text: str) -> None:
     engine = scene.plan.choice.engine
-    foreign = sorted({name for name in _METRIC.findall(text) if name != engine})
+    foreign = sorted(engines(text) - {engine})
     if foreign:
         scene.add("scaling", m, path, f"asks for series of {', '.join(foreign)}, the pods run {engine}", _KEY)
     for name, meant in misspelt(text):
@@ -145,14 +172,20 @@ def _check_metrics(scene: Scene, m: Manifest) -> None:
     if not metrics:
         scene.add("scaling", m, "spec.metrics", "there is none", _KEY)
     for metric in metrics:
-        path = "spec.metrics.pods"
-        target = mapping(dig(metric, "pods.target"))
-        value = quantity(target.get("averageValue"))
+        source, allowed = _METRICS.get(str(metric.get("type")), ("", ()))
+        if not source:
+            continue  # the schema has spoken of it
+        path = f"spec.metrics.{source}"
+        target = mapping(dig(metric, f"{source}.target"))
+        how = str(target.get("type"))
+        if how not in allowed:
+            problem = f"is {shown(target.get('type'))}, must be {' or '.join(allowed)}"
+            scene.add("scaling", m, f"{path}.target.type", problem, _KEY)
+        field = _TARGET_FIELDS[how if how in allowed else allowed[-1]]
+        value = quantity(target.get(field))
         if value is None or value <= 0:
-            scene.add("quantity", m, f"{path}.target.averageValue", "must be a positive quantity", _KEY)
-        if target.get("type") != "AverageValue":
-            scene.add("scaling", m, f"{path}.target.type", f"is {shown(target.get('type'))}, must be AverageValue", _KEY)
-        _check_series(scene, m, f"{path}.metric.name", str(dig(metric, "pods.metric.name")))
+            scene.add("quantity", m, f"{path}.target.{field}", "must be a positive quantity", _KEY)
+        _check_series(scene, m, f"{path}.metric.name", str(dig(metric, f"{source}.metric.name")))
 
 
 def _check_behavior(scene: Scene, m: Manifest) -> None:

@@ -63,6 +63,8 @@ NEARLY = 0.9
 _SERIES = re.compile(r"\bsglang:(\w+)")
 _TAIL = re.compile(r"_(bucket|sum|count)$")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+#: A series of an engine, by the prefix that it gives to all of its own, and its labels.
+_SELECTED = re.compile(r'(?<![\w:])(sglang|vllm|trtllm|tgi|lmdeploy|megatron):\w+(?![\w:])\s*(\{(?:[^}"]|"(?:[^"\\]|\\.)*")*\}|)')
 _CLOSES = {")": "(", "]": "[", "}": "{"}
 
 
@@ -89,5 +91,13 @@ def unread(query: str) -> str:
 
 
 def everywhere(query: str) -> bool:
-    """Whether some series of the query is asked for without its namespace: that of every deployment of the cluster."""
-    return any("namespace" not in match[2] for match in re.finditer(r"\b(\w+:\w+)\s*(\{[^}]*\}|)", query))
+    """Whether some series of an engine is asked for without its namespace: that of every deployment of the cluster.
+
+    What a rule of the user's has recorded (``job:x:sum``) may be of one namespace whatever its labels say.
+    """
+    return any("namespace" not in match[2] for match in _SELECTED.finditer(query))
+
+
+def engines(query: str) -> set[str]:
+    """The engines whose series a query asks for."""
+    return {match[1] for match in _SELECTED.finditer(query)}

@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping
 from fractions import Fraction
 
-_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][-+]?[0-9]{1,3})?")
+_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][-+]?[0-9]{1,3})?")
 _SCALE: dict[str, Fraction] = {
     "": Fraction(1),
-    "m": Fraction(1, 1000),
+    **{suffix: Fraction(1, 1000**i) for i, suffix in enumerate("mun", start=1)},
     **{suffix: Fraction(1000**i) for i, suffix in enumerate("kMGTPE", start=1)},
     **{f"{suffix}i": Fraction(1024**i) for i, suffix in enumerate("KMGTPE", start=1)},
 }
@@ -25,8 +25,11 @@ _DIGEST = re.compile(r"@sha256:[0-9a-f]{64}")
 
 
 def quantity(value: object) -> Fraction | None:
-    """The exact number of a Kubernetes quantity (``16Gi``, ``500m``, ``8``), None if it is not one (``16GiB``)."""
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
+    """The exact number of a Kubernetes quantity (``16Gi``, ``500m``, ``8``), None if it is not one (``16GiB``).
+
+    A number without quotes is one, too: the server reads what JSON writes of it.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     match = _QUANTITY.fullmatch(str(value))
     if match is None:

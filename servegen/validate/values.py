@@ -17,6 +17,7 @@ _ANNOTATIONS_BYTES = 256 * 2**10  # of all annotations of an object together
 
 _PROBE = ("timeoutSeconds", "periodSeconds", "failureThreshold", "successThreshold", "terminationGracePeriodSeconds")
 _FILES = ("SecretVolumeSource", "ConfigMapVolumeSource", "DownwardAPIVolumeSource", "ProjectedVolumeSource")
+_ROLLED = ("RollingUpdateDeployment", "LeaderWorkerSet.spec.rolloutStrategy.rollingUpdateConfiguration")
 _HPA = "ScaledObject.spec.advanced.horizontalPodAutoscalerConfig"
 #: (type, field) -> the least and the greatest number.
 _RANGES: Mapping[tuple[str, str], tuple[int, int]] = {
@@ -24,6 +25,8 @@ _RANGES: Mapping[tuple[str, str], tuple[int, int]] = {
     ("Probe", "initialDelaySeconds"): (0, _INT32),
     **{("DeploymentSpec", f): (0, _INT32) for f in ("replicas", "revisionHistoryLimit", "minReadySeconds")},
     **{(o, f): (0, _INT32) for o in ("PodSecurityContext", "SecurityContext") for f in ("runAsUser", "runAsGroup")},
+    **{(o, field): (0, _INT32) for o in _ROLLED for field in ("maxSurge", "maxUnavailable")},
+    **{("PodDisruptionBudgetSpec", field): (0, _INT32) for field in ("minAvailable", "maxUnavailable")},
     ("PodSecurityContext", "fsGroup"): (0, _INT32),
     ("PodSecurityContext", "supplementalGroups"): (0, _INT32),
     **{(o, "defaultMode"): (0, 0o777) for o in _FILES},
@@ -40,12 +43,15 @@ _RANGES: Mapping[tuple[str, str], tuple[int, int]] = {
 _HEADER = re.compile(r"[-A-Za-z0-9]+")
 _SYSCTL = re.compile(r"(?=.{1,253}$)([a-z0-9]([-_a-z0-9]*[a-z0-9])?[./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?")
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+_SHARE = re.compile(r"[0-9]+%")
 
 Form = tuple[Callable[[str], bool], str]
 _LABEL: Form = (is_name, "no RFC 1123 label of at most 63 characters")
 _NAME: Form = (is_subdomain, "no RFC 1123 subdomain, as names of objects are")
 _QUALIFIED: Form = (is_label_key, "no qualified name, such as example.com/name")
 _DATA_KEY: Form = (lambda text: _KEY.fullmatch(text) is not None, "no key that a ConfigMap or a Secret can hold")
+#: A text that stands for a count of pods; whole numbers are no texts.
+_PERCENT: Form = (lambda text: _SHARE.fullmatch(text) is not None, "neither a whole number nor a share such as '25%'")
 _INSIDE: Form = (lambda text: not text.startswith("/") and ".." not in text.split("/"), "no relative path without '..'")
 #: (type, field) -> what the text, or every text of the list, must be. An empty text is one that was left out.
 _FORMS: Mapping[tuple[str, str], Form] = {
@@ -70,6 +76,8 @@ _FORMS: Mapping[tuple[str, str], Form] = {
     ("ServicePort", "appProtocol"): _QUALIFIED,
     ("VolumeMount", "mountPath"): (lambda text: ":" not in text, "a path with ':', which separates paths"),
     **{("VolumeMount", field): _INSIDE for field in ("subPath", "subPathExpr")},
+    **{(o, field): _PERCENT for o in _ROLLED for field in ("maxSurge", "maxUnavailable")},
+    **{("PodDisruptionBudgetSpec", field): _PERCENT for field in ("minAvailable", "maxUnavailable")},
     **{(o, "path"): _INSIDE for o in ("KeyToPath", "DownwardAPIVolumeFile")},
     ("HostPathVolumeSource", "path"): (lambda text: ".." not in text.split("/"), "a path with '..'"),
 }

@@ -27,7 +27,8 @@ def _check_volumes(scene: Scene, m: Manifest) -> None:
     names = [str(v.get("name")) for v in volumes]
     containers = [*m.containers, *(mapping(c) for c in sequence(m.pod.get("initContainers")))]
     mounts = [mapping(x) for c in containers for x in sequence(c.get("volumeMounts"))]
-    mounted = [str(x.get("name")) for x in mounts]
+    devices = [mapping(x) for c in containers for x in sequence(c.get("volumeDevices"))]
+    mounted = [str(x.get("name")) for x in (*mounts, *devices)]
     for name in sorted(set(mounted) - set(names)):
         scene.add(
             "volume",

@@ -20,6 +20,10 @@ from servegen.validate.syntax import image_problem, is_label_key, is_label_value
         ("1E3", 1000),
         ("1Ei", 2**60),
         (8, 8),
+        (0.5, Fraction(1, 2)),
+        (1e-07, Fraction(1, 10**7)),
+        ("100n", Fraction(1, 10**7)),
+        ("5u", Fraction(5, 10**6)),
         ("5.", 5),
         (".5k", 500),
         ("1e-2", Fraction(1, 100)),
@@ -31,7 +35,7 @@ def test_quantities(text: object, value: Fraction) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["512GiB", "16 Gi", "16gi", "Gi", "", ".", "1,5", "1KB", "0x10", "nan", True, 1.5, None, "-1", "1e9999", "1K"],
+    ["512GiB", "16 Gi", "16gi", "Gi", "", ".", "1,5", "1KB", "0x10", "nan", True, float("inf"), -0.5, None, "-1", "1e9999", "1K"],
 )
 def test_what_is_no_quantity(text: object) -> None:
     assert quantity(text) is None
