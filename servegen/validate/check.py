@@ -16,6 +16,7 @@ from servegen.validate.access import check_access
 from servegen.validate.containers import check_containers
 from servegen.validate.groups import check_groups
 from servegen.validate.kustomize import check_keys
+from servegen.validate.locate import nearest
 from servegen.validate.manifests import check_kustomization, check_objects
 from servegen.validate.network import check_network
 from servegen.validate.objects import FOLDER, KUSTOMIZATION, PATCHES, Manifest, Scene
@@ -72,9 +73,18 @@ def findings(plan: Plan, bundle: Bundle) -> list[Diagnostic]:
             check(scene)
         return scene.found
 
-    found += judge(manifests)
+    found += [_placed(d, manifests, bundle) for d in judge(manifests)]
     found += check_patches(Scene(plan, bundle, launches, manifests, kustomization), judge)
     return [*found, *_shown_secrets(bundle, found), *_scripts(plan, bundle, launches)]
+
+
+def _placed(found: Diagnostic, manifests: list[Manifest], bundle: Bundle) -> Diagnostic:
+    """A finding about an object with its line in the file, which shows what a template made of the plan."""
+    subject, _, rest = found.message.partition(": ")
+    for m in manifests:
+        if m.path == found.where.file and not found.where.line and subject == f"{m.kind}/{m.name}":
+            return found.at(Where(m.path, *nearest(bundle.files[m.path], m.body, rest.partition(": ")[0])))
+    return found
 
 
 def _shown_secrets(bundle: Bundle, found: list[Diagnostic]) -> list[Diagnostic]:

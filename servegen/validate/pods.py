@@ -12,7 +12,7 @@ from servegen.engines.startup import LEAST_PROCESS_BYTES, PROCESS_BYTES
 from servegen.plan import Role
 from servegen.validate.containers import literal, node_words
 from servegen.validate.objects import Manifest, Scene, admits, dig, mapping, sequence
-from servegen.validate.syntax import quantity, shown
+from servegen.validate.syntax import quantity, shown, whole
 
 _MAX_GRACE_S = 3600
 _VERSION_LABEL = "app.kubernetes.io/version"
@@ -93,8 +93,9 @@ def _check_rollout(scene: Scene, m: Manifest) -> None:
 
 def _pods(value: Any, replicas: int, rounded: Callable[[float], int]) -> int | None:
     """Pods that a count or a share such as ``25%`` stands for, None if it is neither."""
-    if isinstance(value, str) and value.endswith("%") and value[:-1].isdigit():
-        return rounded(int(value[:-1]) * replicas / 100)
+    if isinstance(value, str) and value.endswith("%"):
+        share = whole(value[:-1])
+        return None if share is None else rounded(share * replicas / 100)
     number = quantity(value)
     return None if number is None else int(number)
 
@@ -310,7 +311,7 @@ def _check_grace(scene: Scene, m: Manifest, role: Role, container: Any) -> None:
     sleep = dig(container, "lifecycle.preStop.sleep.seconds")
     if sleep is None:
         words = sequence(dig(container, "lifecycle.preStop.exec.command"))
-        sleep = int(words[1]) if len(words) == 2 and words[0] == "sleep" and str(words[1]).isdigit() else None
+        sleep = whole(words[1]) if len(words) == 2 and words[0] == "sleep" else None
     if not isinstance(sleep, int) or sleep < 1:
         problem = "no sleep: requests that still arrive while endpoints are updated would be refused"
         scene.add("grace", m, f"{m.server_path}.lifecycle.preStop", problem, "deploy.overrides.patches")

@@ -108,12 +108,28 @@ def _require_port(
         return
     field = "name" if isinstance(target, str) else "containerPort"
     for pod in pods:
+        if isinstance(target, str) and m.kind == "Service":
+            _require_first(scene, m, path, target, pod, protocol)
         found = [p.get("protocol", "TCP") for p in pod.ports if p.get(field) == target]
         if not found:
             scene.add("port", m, path, f"{shown(target)} is no port of {pod.name}", "deploy.overrides.args")
         elif protocol not in found:
             problem = f"{shown(target)} speaks {found[0]} at {pod.name}, not {protocol}"
             scene.add("port", m, path, problem, "deploy.overrides.args")
+
+
+def _require_first(scene: Scene, m: Manifest, path: str, target: str, pod: Manifest, protocol: object) -> None:
+    """A name leads to the first container that has a port of it, and patches put their containers first."""
+    named = [
+        (str(c.get("name")), p.get("containerPort"))
+        for c in pod.containers
+        for p in map(mapping, sequence(c.get("ports")))
+        if p.get("name") == target and p.get("protocol", "TCP") == protocol
+    ]
+    own = [number for name, number in named if name == str(pod.server.get("name"))] if named else []
+    if own and named[0][1] not in own:
+        problem = f"{shown(target)} leads to port {named[0][1]} of container {named[0][0]}, which comes first in {pod.name}"
+        scene.add("port", m, path, f"{problem}; the port of the server is {own[0]}", "deploy.overrides.patches")
 
 
 def _check_budget(scene: Scene, m: Manifest) -> None:
