@@ -80,7 +80,8 @@ def resolve(result: Result) -> Result:
     from servegen.solve.resolve import resolve
 
     problem = resolve(result.loaded)
-    if problem.deploy.patches:
+    overrides = result.loaded.spec.spec.deploy.overrides
+    if overrides is not None and overrides.patches:
         from servegen.render.bundle import check_patches
 
         check_patches(problem.deploy)

@@ -22,12 +22,21 @@ _TAG = "tag:yaml.org,2002:"
 _TAGS = frozenset(f"{_TAG}{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq", "merge"))
 
 
+class UnreadableError(ValueError):
+    """A text that :func:`documents` does not read; ``line`` and ``column`` count from 1, and are 1 where nothing is known."""
+
+    def __init__(self, problem: str, mark: Any = None) -> None:
+        super().__init__(f"line {mark.line + 1}: {problem}" if mark is not None else problem)
+        self.line: int = 1 if mark is None else mark.line + 1
+        self.column: int = 1 if mark is None else mark.column + 1
+
+
 @lru_cache(maxsize=512)
 def documents(text: str) -> tuple[Any, ...]:
     """Every document of a YAML text, as dicts with texts for keys, lists, and scalars that JSON has, too.
 
     Callers share the result and must not change it. Cached by text, because rendering and validation read the same files.
-    Raises ValueError with line and problem, also for what YAML is to one reader and not to the next, or means other things
+    Raises UnreadableError with line and problem, also for what YAML is to one reader and not to the next, or means other things
     to them: directives, tags of one's own, keys that are no text, dates without quotes, halves of surrogate pairs, values
     that contain themselves. kustomize refuses most of that, and dies of the last.
     """
@@ -48,13 +57,14 @@ def documents(text: str) -> tuple[Any, ...]:
             parser.dispose()
         return tuple(found)
     except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+        raise UnreadableError("it is nested too deeply") from error
+    except UnreadableError:
+        raise
     except (YAMLError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f"line {mark.line + 1}: " if mark is not None else ""
-        raise ValueError(f"{place}{getattr(error, 'problem', None) or error}") from error
+        problem = str(getattr(error, "problem", None) or error)
+        raise UnreadableError(" ".join(problem.split()), getattr(error, "problem_mark", None)) from error
     except _READER_FAULTS as error:
-        raise ValueError("something in it is malformed") from error
+        raise UnreadableError("something in it is malformed") from error
 
 
 def _made(constructor: Any, node: Any) -> Any:
@@ -70,15 +80,18 @@ def _made(constructor: Any, node: Any) -> Any:
 
 def _refuse_directives(text: str) -> None:
     """``%`` at the start of a line begins a directive only where no document has begun."""
+    from ruamel.yaml.error import StreamMark
+
     between = True
     for number, line in enumerate(text.split("\n"), 1):
         if between and line.startswith("%"):
-            raise ValueError(f"line {number}: {line.split()[0][:20]} is a directive, and kustomize reads none; remove the line")
+            problem = f"{line.split()[0][:20]} is a directive, and kustomize reads none; remove the line"
+            raise UnreadableError(problem, StreamMark(None, 0, number - 1, 0))
         between = line.startswith("...") or (between and (not line.strip() or line.lstrip().startswith("#")))
 
 
 def _judge(node: Any, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """How many values a node stands for, and how deep they lie. ValueError for what :func:`documents` refuses.
+    """How many values a node stands for, and how deep they lie. UnreadableError for what :func:`documents` refuses.
 
     ``known`` are the nodes that were judged before; one that still is has (0, 0).
     """
@@ -127,8 +140,8 @@ def _is_finite(text: str) -> bool:
         return False
 
 
-def _at(node: Any, problem: str) -> ValueError:
-    return ValueError(f"line {node.start_mark.line + 1}: {problem}")
+def _at(node: Any, problem: str) -> UnreadableError:
+    return UnreadableError(problem, node.start_mark)
 
 
 @lru_cache(maxsize=64)

@@ -10,7 +10,7 @@ from servegen.bundle import Bundle
 from servegen.engines.launch import Launch
 from servegen.engines.registry import get_engine, script_template
 from servegen.errors import Diagnostic, NotBuiltError, RenderError, Where
-from servegen.manifest import documents
+from servegen.manifest import UnreadableError, documents
 from servegen.plan import DeployPlan, Plan
 from servegen.render.environment import Environment, environment
 from servegen.render.intent import prove
@@ -99,9 +99,8 @@ def _patch_entry(path: str, text: str) -> dict[str, Any]:
     hint = "a strategic merge patch: one YAML object with kind and metadata.name"
     try:
         bodies = [body for body in documents(text) if body is not None]
-    except ValueError as error:
-        line = re.match(r"line (\d+): ", str(error))
-        raise _bad_patch(f"{relative}: {error}", hint, Where(path, int(line[1]) if line else 1, 1)) from error
+    except UnreadableError as error:
+        raise _bad_patch(f"{relative}: {error}", hint, Where(path, error.line, error.column)) from error
     if len(bodies) != 1:
         count = f"{len(bodies)} objects" if bodies else "no object"
         raise _bad_patch(f"{relative}: it holds {count}", hint, Where(path, 1, 1))

@@ -188,7 +188,7 @@ class Environment:
                 innermost = file
             trace = trace.tb_next
         own = self._macro_behind(innermost, found.line) if innermost else None
-        return found if own is None else Where(own)
+        return found if own is None else Where(own, 1, 1)
 
     def _macro_behind(self, file: str, line: int) -> str | None:
         """The user's macro file that a line of a shipped template calls, where the fault came to light; None if there is none."""

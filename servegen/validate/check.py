@@ -9,7 +9,7 @@ from servegen.bundle import Bundle
 from servegen.engines.launch import Launch
 from servegen.engines.registry import get_engine
 from servegen.errors import BundleError, Diagnostic, NotBuiltError, Where
-from servegen.manifest import documents
+from servegen.manifest import UnreadableError, documents
 from servegen.plan import Plan
 from servegen.secrecy import secret_value
 from servegen.validate.access import check_access
@@ -110,8 +110,9 @@ def _read(bundle: Bundle) -> tuple[list[Manifest], Mapping[str, Any], list[Diagn
         template = bundle.templates.get(path, "")
         try:
             bodies = documents(text)
-        except ValueError as error:
-            found.append(Diagnostic("bundle-yaml", f"{path}: {error}", Where(path), f"template {template}"))
+        except UnreadableError as error:
+            where = Where(path, error.line, error.column)
+            found.append(Diagnostic("bundle-yaml", f"{path}: {error}", where, f"template {template}"))
             continue
         for body in bodies:
             if not isinstance(body, Mapping):

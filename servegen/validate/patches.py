@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from servegen.errors import Diagnostic, Where
-from servegen.manifest import documents
+from servegen.manifest import UnreadableError, documents
 from servegen.secrecy import secret_value
 from servegen.validate.locate import narrowest, nearest
 from servegen.validate.merge import PatchError, merged
@@ -95,8 +95,8 @@ def _read(scene: Scene, found: list[Diagnostic]) -> Iterator[Patch]:
         index = named.index(name) if name in named else 0
         try:
             patches = [p for p in documents(text) if p is not None]
-        except ValueError as error:
-            found.append(_of_file(path, index, f"is no YAML: {error}"))
+        except UnreadableError as error:
+            found.append(_of_file(path, index, f"is no YAML: {error}", error.line, error.column))
             continue
         if not patches:
             found.append(_of_file(path, index, "is empty"))
@@ -110,9 +110,8 @@ def _read(scene: Scene, found: list[Diagnostic]) -> Iterator[Patch]:
                 yield Patch(index, path, text, patch)
 
 
-def _of_file(path: str, index: int, problem: str) -> Diagnostic:
-    line = re.search(r"line (\d+)", problem)
-    where = Where(path, int(line[1]), 1) if line else Where(path)
+def _of_file(path: str, index: int, problem: str, line: int = 1, column: int = 1) -> Diagnostic:
+    where = Where(path, line, column)
     return Diagnostic("bundle-patch", f"{path.removeprefix(FOLDER)}: {problem}", where, f"spec.{_KEY}[{index}]")
 
 

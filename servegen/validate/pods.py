@@ -74,6 +74,10 @@ def _check_rollout(scene: Scene, m: Manifest) -> None:
         return
     role = scene.role(m)
     replicas = role.total_replicas if role is not None else 1
+    for name in ("maxSurge", "maxUnavailable"):
+        value = m.get(f"{path}.{name}")
+        if isinstance(value, (str, int)) and _pods(value, replicas, math.ceil) is None:
+            scene.add("rollout", m, f"{path}.{name}", f"{shown(value)} is no number of pods and no share such as 25%", key)
     surge = _pods(m.get(f"{path}.maxSurge"), replicas, math.ceil)
     lost = _pods(m.get(f"{path}.maxUnavailable"), replicas, math.floor)
     if surge == 0 and lost == 0:
@@ -92,12 +96,11 @@ def _check_rollout(scene: Scene, m: Manifest) -> None:
 
 
 def _pods(value: Any, replicas: int, rounded: Callable[[float], int]) -> int | None:
-    """Pods that a count or a share such as ``25%`` stands for, None if it is neither."""
+    """Pods that a count or a share such as ``25%`` stands for, None if it is neither; a count in quotes is none."""
     if isinstance(value, str) and value.endswith("%"):
         share = whole(value[:-1])
         return None if share is None else rounded(share * replicas / 100)
-    number = quantity(value)
-    return None if number is None else int(number)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _check_pod(scene: Scene, m: Manifest) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from servegen.validate.objects import Manifest, Scene, admits, mapping, selects, sequence
-from servegen.validate.syntax import is_port, is_port_name, shown
+from servegen.validate.syntax import is_port, is_port_name, shown, whole
 
 _INSTANCE = "app.kubernetes.io/instance"
 #: Where each kind selects pods by their labels.
@@ -139,7 +139,10 @@ def _check_budget(scene: Scene, m: Manifest) -> None:
         problem = f"has {' and '.join(fields) or 'neither of minAvailable and maxUnavailable'}: exactly one is needed"
         scene.add("budget", m, "spec", problem, "constraints.spareReplicas")
         return
-    least = m.get("spec.minAvailable")
+    least, share = m.get("spec.minAvailable"), m.get(f"spec.{fields[0]}")
+    if isinstance(share, str) and (not share.endswith("%") or whole(share[:-1]) is None):
+        problem = f"{shown(share)} is no share such as 25%; a number of pods has no quotes"
+        scene.add("budget", m, f"spec.{fields[0]}", problem, "constraints.spareReplicas")
     pods = _selected(scene, mapping(m.get("spec.selector.matchLabels")))
     planned = [r.total_replicas * scene.plan.nodes(r) for d in pods if (r := scene.role(d))]
     all_of_them = isinstance(least, int) and any(least >= n for n in planned)
