@@ -33,7 +33,7 @@ def render(plan: Plan, templates: Path | None = None) -> Bundle:
     files: dict[str, str] = {}
     origin: dict[str, str] = {}
     for view in object_views(plan, launches):
-        _write(files, origin, view.meta.path, templating.origin(view.template))
+        _write(files, origin, view.meta.path, templating.written_by(view.template))
         files[view.meta.path] = templating.render(view.template, {"o": view})
         place = templating.place(view.template)
         prove(view.meta.path, files[view.meta.path], view, view.template, templating.is_users(view.template), place)

@@ -152,6 +152,12 @@ class Environment:
         """What to call the template that is taken for ``name``: the user's own file by its path, a shipped one by its name."""
         return str(self._user / name) if self._user is not None and (self._user / name).is_file() else name
 
+    def written_by(self, name: str) -> str:
+        """What wrote a file of template ``name``: :meth:`origin`, and the user's macro files beside it that may have a part."""
+        own = self.origin(name)
+        macros = sorted((self._user / Path(name).parent).glob("_*.j2")) if self._user is not None and own == name else []
+        return f"{own} with {', '.join(map(str, macros))}" if macros else own
+
     def place(self, name: str) -> str:
         """The file in which ``name`` is to be mended; of a shipped template that a user's macros change, theirs."""
         own = self.origin(name)
