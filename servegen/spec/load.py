@@ -264,7 +264,6 @@ def validated(model: type[S], raw: dict[str, Any], where: WhereMap, found: list[
         found += _secrets(raw, where)
         return checked
     except ValidationError as error:
-        found += _secrets(raw, where) if ours else ()
         blamed = {diagnostic.where for diagnostic in found}
         raised = error.errors(include_url=False)
         head = [e for e in raised if e["loc"] in (("apiVersion",), ("kind",))]
@@ -272,6 +271,8 @@ def validated(model: type[S], raw: dict[str, Any], where: WhereMap, found: list[
         foreign = head and not ours
         errors = explain(head if foreign else raised[:MAX_ERRORS], where, model)
         found += [diagnostic for diagnostic in errors if diagnostic.where not in blamed]
+        told = {diagnostic.where for diagnostic in found}
+        found += [secret for secret in _secrets(raw, where) if secret.where not in told] if ours else []
         return None
 
 
@@ -292,7 +293,7 @@ def _secrets(raw: dict[str, Any], where: WhereMap) -> list[Diagnostic]:
         elif isinstance(node, list):
             texts = [(f"{path}.{index}", value) for index, value in enumerate(node)]
         elif isinstance(node, str) and (what := secret_value(node)):
-            found.append(Diagnostic("secret-value", f"{path} holds {what}, and specs are committed", where.at(path), hint))
+            found.append(Diagnostic("secret-value", f"{path} holds {what}, and specs are committed", where.key_at(path), hint))
         for inner, value in texts:
             look(value, inner)
 
