@@ -76,10 +76,16 @@ def load(path: Path) -> tuple[list[LoadedSpec | LoadedFleet], list[UserError]]:
 
 
 def resolve(result: Result) -> Result:
-    """Names to facts: model, accelerators, engine constants, and the hash of every input."""
+    """Names to facts: model, accelerators, engine constants, the hash of every input; and whether patches can be read."""
     from servegen.solve.resolve import resolve
 
-    return replace(result, problem=resolve(result.loaded))
+    problem = resolve(result.loaded)
+    overrides = result.loaded.spec.spec.deploy.overrides
+    if overrides is not None and overrides.patches:
+        from servegen.render.bundle import check_patches
+
+        check_patches(problem.deploy)
+    return replace(result, problem=problem)
 
 
 def plan(result: Result) -> Result:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from servegen.calibrate.rows import Kind, Metric, Row
 
+_DIGITS = re.compile("[0-9]{1,12}")
 Line = Mapping[str, str]
 
 SYSTEMS = {
@@ -134,9 +135,9 @@ def _figure(line: Line) -> Row:
     dtype = line["weights_dtype"].split("(")[0].lower()
     weights = TABLE_WEIGHTS.get(dtype, "")
     tp = _count(line["tp"]) or 1
-    devices = _count(line["num_devices"]) if line["num_devices"].isdigit() else 0
+    devices = _count(line["num_devices"]) if _DIGITS.fullmatch(line["num_devices"]) else 0
     prompts = re.search(r"(\d+)\*concurrency prompts", line["notes"])
-    concurrency = _count(line["concurrency"]) if line["concurrency"].isdigit() else 0
+    concurrency = _count(line["concurrency"]) if _DIGITS.fullmatch(line["concurrency"]) else 0
     most = re.search(r"max_num_seqs=(\d+)", line["notes"])
     accelerator = line["accelerator"].split(" (")[0]
     skip = ""

@@ -96,6 +96,7 @@ def build(
     line = say if format != "text" else lambda text: put(f"{text}\n")
     findings: list[Finding] = []
     codes: list[int] = []
+    bug: Exception | None = None
     for source in read_specs(paths):
         warned: list[Diagnostic] = []
         try:
@@ -110,6 +111,10 @@ def build(
                 put(diagnostics_text(error.diagnostics))
             elif format == "text":
                 tell(error)
+        except Exception as error:  # a bug of ours: the other specs go their own way before it is told
+            bug = bug or error
+    if bug is not None:
+        raise bug
     if format != "text":
         put_findings(findings, format)
     return worst(codes)

@@ -21,6 +21,7 @@ def validate(
 
     findings: list[Finding] = []
     codes: list[int] = []
+    bug: Exception | None = None
     for source in read_specs(paths):
         try:
             compile_either(source.need(), until="resolve")
@@ -33,6 +34,10 @@ def validate(
             codes.append(error.exit_code)
             if format == "text":
                 tell(error)
+        except Exception as error:  # a bug of ours: the other specs go their own way before it is told
+            bug = bug or error
+    if bug is not None:
+        raise bug
     if format != "text":
         put_findings(findings, format)
     return worst(codes)

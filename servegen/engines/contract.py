@@ -20,6 +20,8 @@ from servegen.engines.launch import Arg
 from servegen.errors import Diagnostic, UserError
 
 CONTRACTS = Path(__file__).parent / "contracts"
+#: No flag needs more, and int() itself refuses thousands of digits.
+_LONGEST_NUMBER = 100
 _WORDS = {"int": "a whole number", "float": "a number", "size": "a number of units, k/M/G allowed", "json": "JSON"}
 
 
@@ -130,13 +132,13 @@ def _check_count(flag: Flag, values: tuple[str, ...]) -> list[Diagnostic]:
 def _has_type(kind: str, value: str) -> bool:
     """Whether argparse's converter of that kind accepts ``value``."""
     if kind == "int":
-        return re.fullmatch(r"\s*[+-]?\d+(_\d+)*\s*", value) is not None
+        return re.fullmatch(r"\s*[+-]?[0-9]+(_[0-9]+)*\s*", value) is not None and len(value) <= _LONGEST_NUMBER
     if kind == "size":
-        return re.fullmatch(r"\d+(\.\d+)?[kKmMgG]?", value) is not None
+        return re.fullmatch(r"[0-9]+(\.[0-9]+)?[kKmMgG]?", value) is not None and len(value) <= _LONGEST_NUMBER
     if kind in ("float", "json"):
         try:
             float(value) if kind == "float" else json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
     return True
 

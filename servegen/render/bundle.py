@@ -10,8 +10,8 @@ from servegen.bundle import Bundle
 from servegen.engines.launch import Launch
 from servegen.engines.registry import get_engine, script_template
 from servegen.errors import Diagnostic, NotBuiltError, RenderError, Where
-from servegen.manifest import documents
-from servegen.plan import Plan
+from servegen.manifest import UnreadableError, documents
+from servegen.plan import DeployPlan, Plan
 from servegen.render.environment import Environment, environment
 from servegen.render.intent import prove
 from servegen.render.kubernetes import kustomization_view, object_views
@@ -33,11 +33,11 @@ def render(plan: Plan, templates: Path | None = None) -> Bundle:
     files: dict[str, str] = {}
     origin: dict[str, str] = {}
     for view in object_views(plan, launches):
-        _write(files, origin, view.meta.path, templating.origin(view.template))
+        _write(files, origin, view.meta.path, templating.written_by(view.template))
         files[view.meta.path] = templating.render(view.template, {"o": view})
         place = templating.place(view.template)
         prove(view.meta.path, files[view.meta.path], view, view.template, templating.is_users(view.template), place)
-    patches = _patches(plan)
+    patches = _patches(plan.deploy)
     _kustomize(plan, templating, files, origin, patches)
     scripts = _scripts(plan, launches, templating, origin)
     files |= patches | scripts
@@ -73,10 +73,16 @@ def _kustomize(
     prove(path, files[path], view, template, templating.is_users(template), templating.place(template))
 
 
-def _patches(plan: Plan) -> dict[str, str]:
+def check_patches(deploy: DeployPlan) -> None:
+    """RenderError where a patch is no object that names its target; what it says is for the checks of the bundle."""
+    for path, text in _patches(deploy).items():
+        _patch_entry(path, text)
+
+
+def _patches(deploy: DeployPlan) -> dict[str, str]:
     """The user's patches by their path in the bundle, in the spec's order. RenderError on a name that repeats."""
     patches: dict[str, str] = {}
-    for name, content in plan.deploy.patches:
+    for name, content in deploy.patches:
         base = PurePosixPath(name.replace("\\", "/")).name
         path = f"kubernetes/patches/{base}"
         if _FILE_NAME.fullmatch(base) is None:
@@ -93,9 +99,8 @@ def _patch_entry(path: str, text: str) -> dict[str, Any]:
     hint = "a strategic merge patch: one YAML object with kind and metadata.name"
     try:
         bodies = [body for body in documents(text) if body is not None]
-    except ValueError as error:
-        line = re.match(r"line (\d+): ", str(error))
-        raise _bad_patch(f"{relative}: {error}", hint, Where(path, int(line[1]) if line else 1, 1)) from error
+    except UnreadableError as error:
+        raise _bad_patch(f"{relative}: {error}", hint, Where(path, error.line, error.column)) from error
     if len(bodies) != 1:
         count = f"{len(bodies)} objects" if bodies else "no object"
         raise _bad_patch(f"{relative}: it holds {count}", hint, Where(path, 1, 1))

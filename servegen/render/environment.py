@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from functools import lru_cache
@@ -12,17 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import FileSystemLoader, StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from servegen.errors import Diagnostic, RenderError, Where
 from servegen.manifest import escape_variables
 from servegen.render.own import ENDING, check_folder
+from servegen.render.sandbox import Sandbox, check_text
 
 #: Legal in a JSON string but not, unescaped, in every YAML reader: C1 controls with NEL, line and paragraph separators,
 #: the byte order mark, the two non-characters (YAML 1.2 section 5.1 "nb-json" against YAML 1.1 "c-printable").
 _ESCAPED = {c: f"\\u{c:04x}" for c in (*range(0x7F, 0xA0), 0x2028, 0x2029, 0xFEFF, 0xFFFE, 0xFFFF)}
 #: YAML 1.2 section 7.4.2: an implicit key is at most 1024 characters.
 _LONGEST_KEY = 1000
+#: How shipped templates take macros from the files beside them.
+_IMPORT = re.compile(r'{% from "([^"]+)" import ([\w, ]+?) %}')
 
 
 def yaml_value(value: Any) -> str:
@@ -102,26 +105,6 @@ _FAULTS = (
 )  # fmt: skip
 
 
-#: Of a text or list that a template makes by repeating one.
-_LONGEST = 2**20
-
-
-class _Bounded(ImmutableSandboxedEnvironment):
-    """The sandbox, in which no repetition and no power takes all memory or time."""
-
-    intercepted_binops = frozenset({"*", "**"})
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**":
-            if abs(left) > _LONGEST or abs(right) > 64:
-                raise ValueError("this power is too large")
-        else:
-            for whole, times in ((left, right), (right, left)):
-                if hasattr(whole, "__len__") and isinstance(times, int) and len(whole) * times > _LONGEST:
-                    raise ValueError(f"this repetition is longer than {_LONGEST:,}")
-        return super().call_binop(context, operator, left, right)
-
-
 class Environment:
     """Renders templates by name; a user's folder is searched before the shipped one."""
 
@@ -138,7 +121,7 @@ class Environment:
         self._user, self._root = user, root
         self._folders = [root] if user is None else [user, root]
         # A user's templates are foreign code: the sandbox keeps them from Python's internals and from the plan.
-        self._jinja = _Bounded(
+        self._jinja = Sandbox(
             loader=FileSystemLoader([str(f) for f in self._folders]),
             undefined=StrictUndefined,
             autoescape=False,
@@ -150,7 +133,7 @@ class Environment:
         self._jinja.filters.update({"yaml": yaml_value, "sh": shell_word, "literal": escape_variables})
 
     @property
-    def jinja(self) -> ImmutableSandboxedEnvironment:
+    def jinja(self) -> Sandbox:
         """The environment itself, for renderers that add filters of their own."""
         return self._jinja
 
@@ -169,6 +152,12 @@ class Environment:
         """What to call the template that is taken for ``name``: the user's own file by its path, a shipped one by its name."""
         return str(self._user / name) if self._user is not None and (self._user / name).is_file() else name
 
+    def written_by(self, name: str) -> str:
+        """What wrote a file of template ``name``: :meth:`origin`, and the user's macro files beside it that may have a part."""
+        own = self.origin(name)
+        macros = sorted((self._user / Path(name).parent).glob("_*.j2")) if self._user is not None and own == name else []
+        return f"{own} with {', '.join(map(str, macros))}" if macros else own
+
     def place(self, name: str) -> str:
         """The file in which ``name`` is to be mended; of a shipped template that a user's macros change, theirs."""
         own = self.origin(name)
@@ -180,7 +169,11 @@ class Environment:
     def render(self, name: str, context: Mapping[str, Any]) -> str:
         """The text of template ``name``. Raises RenderError that names the template and its line."""
         try:
-            return self._jinja.get_template(name).render(**context)
+            self._jinja.begin()
+            text = self._jinja.get_template(name).render(**context)
+            if self.is_users(name):
+                check_text(text)
+            return text
         except TemplateSyntaxError as error:
             where = self._shown(error.filename) if error.filename else self.place(error.name or name)
             raise _failure(error.name or name, Where(where, error.lineno, 1), error.message or "syntax error") from error
@@ -193,13 +186,28 @@ class Environment:
 
     def _where(self, name: str, error: BaseException) -> Where:
         """The innermost line of a template that was running when ``error`` was raised; the file alone if unknown."""
-        found, trace = Where(self.place(name)), error.__traceback__
+        found, trace, innermost = Where(self.place(name), 1, 1), error.__traceback__, ""
         while trace is not None:
             file = trace.tb_frame.f_code.co_filename
             if any(Path(file).is_relative_to(folder) for folder in self._folders) and file.endswith(ENDING):
                 found = Where(self._shown(file), trace.tb_lineno, 1)
+                innermost = file
             trace = trace.tb_next
-        return found
+        own = self._macro_behind(innermost, found.line) if innermost else None
+        return found if own is None else Where(own, 1, 1)
+
+    def _macro_behind(self, file: str, line: int) -> str | None:
+        """The user's macro file that a line of a shipped template calls, where the fault came to light; None if there is none."""
+        path = Path(file)
+        if self._user is None or path.is_relative_to(self._user) or not path.is_relative_to(self._root):
+            return None
+        text = path.read_text(encoding="utf-8")
+        called = text.split("\n")[line - 1 : line]
+        for name, words in _IMPORT.findall(text):
+            used = any(re.search(rf"\b{re.escape(word)}\(", t) for t in called for word in re.findall(r"\w+", words))
+            if used and (self._user / name).is_file():
+                return str(self._user / name)
+        return None
 
     def _shown(self, file: str) -> str:
         """A template's file as a user knows it: their own as it is, a shipped one from ``templates/`` on."""

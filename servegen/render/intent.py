@@ -47,7 +47,9 @@ def prove(
     except ValueError as error:
         raise _differs(path, place, template, f"is no YAML: {error}") from error
     if len(found) != 1 or not isinstance(found[0], dict):
-        raise _differs(path, place, template, f"holds {len(found)} documents, one object was meant")
+        what = "a list" if isinstance(found[0] if found else None, list) else "plain text, or a single value"
+        held = f"{len(found)} documents" if len(found) > 1 else what if found else "nothing"
+        raise _differs(path, place, template, f"holds {held}, one object was meant")
     leaves = list(intended(view))
     if not isinstance(view, KustomizationView):
         leaves += _head(view)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -100,7 +101,7 @@ def _probes(c: Context, launch: Launch, budget_s: float) -> Probes:
 def version_of(text: str) -> tuple[int, int]:
     """(major, minor) of ``1.34``, ``v1.34.2``. Raises RenderError on anything else."""
     parts = text.removeprefix("v").split(".")
-    if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
+    if len(parts) < 2 or not all(re.fullmatch("[0-9]{1,3}", part) for part in parts[:2]):
         raise RenderError(
             Diagnostic(
                 "render-version",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -240,7 +241,7 @@ def _set(name: str, value: Any, facts: AcceleratorFacts) -> AcceleratorFacts:
 
 def _set_entry(table: str, key: str, value: Any, facts: AcceleratorFacts) -> AcceleratorFacts:
     """Keys of a lock are text, those of all-reduce tables numbers."""
-    return _set(table, {**getattr(facts, table), int(key) if key.isdigit() else key: value}, facts)
+    return _set(table, {**getattr(facts, table), int(key) if re.fullmatch("[0-9]{1,9}", key) else key: value}, facts)
 
 
 def _accelerator(id: str, changed: Callable[[AcceleratorFacts], AcceleratorFacts]) -> Callable[[Problem], Problem]:

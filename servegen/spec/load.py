@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 from pydantic import ValidationError
 
 from servegen.errors import Diagnostic, NotBuiltError, SpecError, UserError, Where
+from servegen.secrecy import secret_value
 from servegen.spec.base import Section
 from servegen.spec.explain import explain, sort_key
 from servegen.spec.not_yet import not_yet
@@ -257,14 +258,44 @@ def read_spec(document: Document, raw: dict[str, Any], where: WhereMap, file: st
 
 def validated(model: type[S], raw: dict[str, Any], where: WhereMap, found: list[Diagnostic]) -> S | None:
     """The document, or None with what is wrong added to ``found``; a place that stands in ``found`` is not blamed twice."""
+    ours = str(raw.get("apiVersion")).startswith("servegen/")
     try:
-        return model.model_validate(raw)
+        checked = model.model_validate(raw)
+        found += _secrets(raw, where)
+        return checked
     except ValidationError as error:
         blamed = {diagnostic.where for diagnostic in found}
         raised = error.errors(include_url=False)
         head = [e for e in raised if e["loc"] in (("apiVersion",), ("kind",))]
         # The other keys of some other program's document are not ours to judge.
-        foreign = head and not str(raw.get("apiVersion")).startswith("servegen/")
+        foreign = head and not ours
         errors = explain(head if foreign else raised[:MAX_ERRORS], where, model)
         found += [diagnostic for diagnostic in errors if diagnostic.where not in blamed]
+        told = {diagnostic.where for diagnostic in found}
+        found += [secret for secret in _secrets(raw, where) if secret.where not in told] if ours else []
         return None
+
+
+def _secrets(raw: dict[str, Any], where: WhereMap) -> list[Diagnostic]:
+    """Texts that are secrets by their form, wherever they stand: specs are committed, and what is built of them is, too."""
+    hint = "put the value into a Kubernetes secret; for Hugging Face, name it in deploy.hfTokenSecret"
+    found: list[Diagnostic] = []
+
+    def look(node: Any, path: str) -> None:
+        texts: list[tuple[str, Any]] = []
+        if isinstance(node, dict):
+            texts = [(f"{path}.{name}" if path else name, value) for name, value in node.items()]
+            found.extend(
+                Diagnostic("secret-value", f"{path}: a key holds {what}, and specs are committed", where.key_at(inner), hint)
+                for (inner, _), name in zip(texts, node, strict=True)
+                if (what := secret_value(name))
+            )
+        elif isinstance(node, list):
+            texts = [(f"{path}.{index}", value) for index, value in enumerate(node)]
+        elif isinstance(node, str) and (what := secret_value(node)):
+            found.append(Diagnostic("secret-value", f"{path} holds {what}, and specs are committed", where.key_at(path), hint))
+        for inner, value in texts:
+            look(value, inner)
+
+    look(raw, "")
+    return found

@@ -9,13 +9,14 @@ from servegen.bundle import Bundle
 from servegen.engines.launch import Launch
 from servegen.engines.registry import get_engine
 from servegen.errors import BundleError, Diagnostic, NotBuiltError, Where
-from servegen.manifest import documents
+from servegen.manifest import UnreadableError, documents
 from servegen.plan import Plan
 from servegen.secrecy import secret_value
 from servegen.validate.access import check_access
 from servegen.validate.containers import check_containers
 from servegen.validate.groups import check_groups
 from servegen.validate.kustomize import check_keys
+from servegen.validate.locate import nearest
 from servegen.validate.manifests import check_kustomization, check_objects
 from servegen.validate.network import check_network
 from servegen.validate.objects import FOLDER, KUSTOMIZATION, PATCHES, Manifest, Scene
@@ -72,9 +73,18 @@ def findings(plan: Plan, bundle: Bundle) -> list[Diagnostic]:
             check(scene)
         return scene.found
 
-    found += judge(manifests)
+    found += [_placed(d, manifests, bundle) for d in judge(manifests)]
     found += check_patches(Scene(plan, bundle, launches, manifests, kustomization), judge)
     return [*found, *_shown_secrets(bundle, found), *_scripts(plan, bundle, launches)]
+
+
+def _placed(found: Diagnostic, manifests: list[Manifest], bundle: Bundle) -> Diagnostic:
+    """A finding about an object with its line in the file, which shows what a template made of the plan."""
+    subject, _, rest = found.message.partition(": ")
+    for m in manifests:
+        if m.path == found.where.file and not found.where.line and subject == f"{m.kind}/{m.name}":
+            return found.at(Where(m.path, *nearest(bundle.files[m.path], m.body, rest.partition(": ")[0])))
+    return found
 
 
 def _shown_secrets(bundle: Bundle, found: list[Diagnostic]) -> list[Diagnostic]:
@@ -100,8 +110,9 @@ def _read(bundle: Bundle) -> tuple[list[Manifest], Mapping[str, Any], list[Diagn
         template = bundle.templates.get(path, "")
         try:
             bodies = documents(text)
-        except ValueError as error:
-            found.append(Diagnostic("bundle-yaml", f"{path}: {error}", Where(path), f"template {template}"))
+        except UnreadableError as error:
+            where = Where(path, error.line, error.column)
+            found.append(Diagnostic("bundle-yaml", f"{path}: {error}", where, f"template {template}"))
             continue
         for body in bodies:
             if not isinstance(body, Mapping):

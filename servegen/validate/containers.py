@@ -41,6 +41,23 @@ def check_containers(scene: Scene) -> None:
             if not m.is_worker:
                 _check_listening(scene, m, launch)
             _check_devices(scene, m, [*(c for i, c in enumerate(m.containers) if i != m.main), *first])
+        _check_shared_ports(scene, m, first)
+
+
+def _check_shared_ports(scene: Scene, m: Manifest, first: list[Mapping[str, Any]]) -> None:
+    """The containers of a pod share one network: of two processes on one port the second does not start."""
+    # Of those that run before the others only such as go on running.
+    beside = [(f"initContainers[{i}]", c) for i, c in enumerate(first) if c.get("restartPolicy") == "Always"]
+    # The server first: where a patch puts a container before it, that is the one to change.
+    served = sorted(((f"containers[{i}]", c) for i, c in enumerate(m.containers)), key=lambda c: c[0] != f"containers[{m.main}]")
+    taken: dict[tuple[Any, str], str] = {}
+    for at, container in [*served, *beside]:
+        for port in map(mapping, sequence(container.get("ports"))):
+            number, protocol = port.get("containerPort"), str(port.get("protocol", "TCP"))
+            other = taken.setdefault((number, protocol), at) if is_port(number) else at
+            if other != at:
+                problem = f"port {number} is that of {other}, too, and the containers of a pod share one network"
+                scene.add("port", m, f"{m.pod_path}.{at}.ports", problem, "deploy.overrides.patches")
 
 
 def _check_names(scene: Scene, m: Manifest, containers: list[Any]) -> None:
@@ -211,16 +228,17 @@ def _check_words(scene: Scene, m: Manifest, path: str, container: Any) -> None:
     if len(set(names)) < len(names):
         twice = sorted({n for n in names if names.count(n) > 1})
         scene.add("env", m, f"{path}.env", f"{', '.join(twice)} is set twice", "deploy.overrides.env")
-    for entry, name in zip(env, names, strict=True):
+    for i, (entry, name) in enumerate(zip(env, names, strict=True)):
+        here = f"{path}.env[{i}]"
         if not is_variable(name):
-            scene.add("env", m, f"{path}.env", f"{shown(name)} cannot name a variable", "deploy.overrides.env")
+            scene.add("env", m, here, f"{shown(name)} cannot name a variable", "deploy.overrides.env")
         value = entry.get("value")
         if isinstance(value, str) and secret(name, value):
             problem = f"{name} holds {secret_value(value) or 'its value'} in plain text; refer to a Secret"
             scene.add(
                 "secret",
                 m,
-                f"{path}.env",
+                here,
                 problem,
                 "deploy.hfTokenSecret" if name.startswith("HF_") else "deploy.overrides.env",
             )
@@ -250,10 +268,10 @@ def _check_expanded(scene: Scene, m: Manifest, path: str, container: Any, env: l
     def meant(name: str) -> bool:
         return not serves or hidden or name in before or name.startswith(_GIVEN)
 
-    for entry in env:
+    for i, entry in enumerate(env):
         name = str(entry.get("name"))
         text = serves and name in planned
-        _check_literal(scene, m, f"{path}.env", entry.get("value", ""), "deploy.overrides.env", _never if text else meant)
+        _check_literal(scene, m, f"{path}.env[{i}]", entry.get("value", ""), "deploy.overrides.env", _never if text else meant)
         before.add(name)
     before -= set(GROUP_VARIABLES)  # what a node must be told in its arguments is planned to the word
     references = node_words(scene, m)

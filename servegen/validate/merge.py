@@ -58,7 +58,7 @@ def merged(body: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any] 
     out = _mapping(body, patch, "" if kind in CUSTOM else kind, "")
     if out is None:
         return None
-    _texts(patch)
+    _check_metadata(patch)
     meta = {**(out["metadata"] if isinstance(out.get("metadata"), dict) else {})}
     own = body.get("metadata")
     for field in ("name", "namespace"):
@@ -67,7 +67,7 @@ def merged(body: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any] 
     return {**out, "kind": body.get("kind"), "metadata": meta}
 
 
-def _texts(patch: Mapping[str, Any]) -> None:
+def _check_metadata(patch: Mapping[str, Any]) -> None:
     """Labels and annotations become texts, whatever they are: a null the word null, a mapping nothing."""
     meta = patch.get("metadata")
     for field in ("labels", "annotations"):
@@ -113,19 +113,29 @@ def _value(node: Any, patch: Any, owner: str, field: str, path: str) -> Any:
     return patch
 
 
-def _fresh(items: list[Any], owner: str, path: str, keys: tuple[str, ...] | None) -> list[Any]:
+def _fresh(items: list[Any], owner: str, path: str, keys: tuple[str, ...] | None) -> list[Any] | None:
     """A list that stands where there was none, or in place of another."""
     if keys is None:
         return list(items)
+    for i, item in enumerate(items):
+        # Of an item of its own alone; one that is to be deleted and is not there is left out, as kustomize does.
+        if isinstance(item, Mapping) and set(item) == {DIRECTIVE}:
+            raise PatchError(f"{path}[{i}]", f"there is no such list: kustomize would keep {DIRECTIVE} as an item")
     return _items([], items, keys, owner, path)
 
 
-def _items(node: list[Any], patch: list[Any], keys: tuple[str, ...], owner: str, path: str) -> list[Any]:
-    """The items of a list whose items are told apart: those of the patch first, then the others."""
+def _items(node: list[Any], patch: list[Any], keys: tuple[str, ...], owner: str, path: str) -> list[Any] | None:
+    """The items of a list whose items are told apart: those of the patch first, then the others; None of one that is deleted."""
     if not keys:
         return [*patch, *(item for item in node if item not in patch)]
     wholly = [item for item in patch if isinstance(item, Mapping) and set(item) == {DIRECTIVE}]
-    if any(item[DIRECTIVE] == "replace" for item in wholly):
+    said = {str(item[DIRECTIVE]) for item in wholly}
+    if len(said) > 1 or not said <= {"delete", "replace", "merge"}:
+        words = ", ".join(sorted(said))
+        raise PatchError(path, f"{DIRECTIVE}: must be one of delete, replace and merge for a whole list, not {words}")
+    if said == {"delete"}:
+        return None  # with all that the patch lists beside it
+    if said == {"replace"}:
         node = []
     rest = list(node)
     out: list[Any] = []

@@ -159,6 +159,8 @@ class Scene:
     def _hint(self, path: str, key: str) -> str:
         """Where to mend it: the key in the spec, and the template that wrote the file."""
         template = self.bundle.templates.get(path, "")
+        if key == "deploy.overrides.patches" and not self.plan.deploy.patches and template.count("/") > 1:
+            return f"template {template} wrote it"  # with a file of the user's own in it
         where = key if key.startswith("metadata.") else f"spec.{key}"
         return f"{where}; written by template {template}" if template else where
 

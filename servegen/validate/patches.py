@@ -13,8 +13,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from servegen.errors import Diagnostic, Where
-from servegen.manifest import documents, places
+from servegen.manifest import UnreadableError, documents
 from servegen.secrecy import secret_value
+from servegen.validate.locate import narrowest, nearest
 from servegen.validate.merge import PatchError, merged
 from servegen.validate.objects import FOLDER, PATCHES, TEMPLATES, Manifest, Scene, dig, mapping, sequence
 from servegen.validate.schema import NEWEST, problems
@@ -28,7 +29,6 @@ _ELSEWHERE = re.compile(
     r"there is no ServiceAccount|the claim .* is neither in the bundle|livenessProbe: is missing"
     r"|storageClassName: is .*, the spec says nothing$"
 )
-_STEP = re.compile(r"([^.\[\]]+)|\[(\d*)\]")
 
 Judge = Callable[[list[Manifest]], list[Diagnostic]]
 
@@ -48,27 +48,12 @@ class Patch:
 
     def where(self, at: str, merged_body: Any = None) -> Where:
         """The nearest place that the patch has of a dotted path, in itself or in the object that it was merged into."""
-        known = places(self.text)
-        steps: tuple[str | int, ...] = ()
-        node: Any = self.body
-        other = merged_body
-        for name, number in _STEP.findall(at):
-            step: str | int = name
-            if not name:
-                step = _item(node, other, number)
-                other = other[int(number)] if number and isinstance(other, list) and int(number) < len(other) else None
-            else:
-                if isinstance(node, list) and len(node) == 1 and isinstance(node[0], Mapping):
-                    steps, node = (*steps, 0), node[0]  # a path that leaves the index out
-                other = mapping(other).get(name)
-            if (*steps, step) not in known:
-                break
-            steps = (*steps, step)
-            node = node[step]
-        while steps and steps not in known:
-            steps = steps[:-1]
-        line, column = known.get(steps, (1, 1))
-        return Where(self.path, line, column)
+        return Where(self.path, *nearest(self.text, self.body, at, merged_body))
+
+    @property
+    def whole(self) -> Where:
+        """Of all that the patch changes."""
+        return Where(self.path, *narrowest(self.text, self.body))
 
     def found(self, code: str, at: str, problem: str) -> Diagnostic:
         """A finding about one place of the patch."""
@@ -78,18 +63,6 @@ class Patch:
     @property
     def hint(self) -> str:
         return f"spec.{_KEY}[{self.index}]"
-
-
-def _item(node: Any, other: Any, number: str) -> str | int:
-    """Which item of a patch's list is that of the merged one, by its name or what else tells it apart."""
-    if not isinstance(node, list) or not number:
-        return 0
-    item = mapping(other[int(number)]) if isinstance(other, list) and int(number) < len(other) else {}
-    for key in ("name", "mountPath", "containerPort", "port", "topologyKey"):
-        for i, own in enumerate(node):
-            if key in item and mapping(own).get(key) == item[key]:
-                return i
-    return int(number) if not isinstance(other, list) else -1
 
 
 def check_patches(scene: Scene, judge: Judge) -> list[Diagnostic]:
@@ -125,8 +98,8 @@ def _read(scene: Scene, found: list[Diagnostic]) -> Iterator[Patch]:
         index = named.index(name) if name in named else 0
         try:
             patches = [p for p in documents(text) if p is not None]
-        except ValueError as error:
-            found.append(_of_file(path, index, f"is no YAML: {error}"))
+        except UnreadableError as error:
+            found.append(_of_file(path, index, f"is no YAML: {error}", error.line, error.column))
             continue
         if not patches:
             found.append(_of_file(path, index, "is empty"))
@@ -140,9 +113,8 @@ def _read(scene: Scene, found: list[Diagnostic]) -> Iterator[Patch]:
                 yield Patch(index, path, text, patch)
 
 
-def _of_file(path: str, index: int, problem: str) -> Diagnostic:
-    line = re.search(r"line (\d+)", problem)
-    where = Where(path, int(line[1]), 1) if line else Where(path)
+def _of_file(path: str, index: int, problem: str, line: int = 1, column: int = 1) -> Diagnostic:
+    where = Where(path, line, column)
     return Diagnostic("bundle-patch", f"{path.removeprefix(FOLDER)}: {problem}", where, f"spec.{_KEY}[{index}]")
 
 
@@ -161,8 +133,10 @@ def _by_itself(scene: Scene, patch: Patch, release: tuple[int, int]) -> Iterator
     for at, problem in _lost_by(patch.body):
         yield patch.found("patch", at, problem)
     for at, problem in problems(patch.body, kind, release, partial=True):
+        if at == "apiVersion":
+            continue  # judged above
         yield patch.found("patch", at, problem)
-    for at, text in _texts(patch.body, ""):
+    for at, text in _leaves(patch.body, ""):
         if what := secret_value(text):
             yield patch.found("secret", at, f"holds {what} in plain text; refer to a Secret")
 
@@ -177,15 +151,16 @@ def _lost_by(patch: Mapping[str, object]) -> Iterator[tuple[str, str]]:
                 yield f"{at}.spec.containers[{i}]", problem
 
 
-def _texts(node: Any, path: str) -> Iterator[tuple[str, str]]:
+def _leaves(node: Any, path: str) -> Iterator[tuple[str, str]]:
+    """(path, text) of every text in a patch, wherever it stands."""
     if isinstance(node, str):
         yield path, node
     elif isinstance(node, Mapping):
         for name, value in node.items():
-            yield from _texts(value, f"{path}.{name}" if path else str(name))
+            yield from _leaves(value, f"{path}.{name}" if path else str(name))
     elif isinstance(node, list):
         for i, value in enumerate(node):
-            yield from _texts(value, f"{path}[{i}]")
+            yield from _leaves(value, f"{path}[{i}]")
 
 
 def _applied(manifests: list[Manifest], patch: Patch) -> list[Manifest]:
@@ -221,7 +196,8 @@ def _told(found: Diagnostic, patch: Patch, manifests: list[Manifest]) -> Diagnos
     subject, _, rest = found.message.partition(": ")
     at = rest.partition(": ")[0] if subject == "/".join(patch.target) else ""
     body = next((m.body for m in manifests if (m.kind, m.name) == patch.target), None)
-    where = patch.where(at if "." in at or at in patch.body else "", body)
+    within = "." in at or at in patch.body
+    where = patch.where(at, body) if within else patch.whole
     governing = found.hint.partition(";")[0]
     hint = patch.hint if not governing or _KEY in governing else f"{patch.hint}, against {governing}"
     accepted = found.code in _ON_PURPOSE or _ELSEWHERE.search(found.message)

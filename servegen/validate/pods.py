@@ -14,7 +14,7 @@ from servegen.errors import Severity
 from servegen.plan import Role
 from servegen.validate.containers import literal, node_words
 from servegen.validate.objects import Manifest, Scene, admits, dig, mapping, sequence
-from servegen.validate.syntax import quantity, shown
+from servegen.validate.syntax import quantity, shown, whole
 
 _MAX_GRACE_S = 3600
 _VERSION_LABEL = "app.kubernetes.io/version"
@@ -79,6 +79,10 @@ def _check_rollout(scene: Scene, m: Manifest) -> None:
         return
     role = scene.role(m)
     replicas = role.total_replicas if role is not None else 1
+    for name in ("maxSurge", "maxUnavailable"):
+        value = m.get(f"{path}.{name}")
+        if isinstance(value, (str, int)) and _pods(value, replicas, math.ceil) is None:
+            scene.add("rollout", m, f"{path}.{name}", f"{shown(value)} is no number of pods and no share such as 25%", key)
     surge = _pods(m.get(f"{path}.maxSurge"), replicas, math.ceil)
     lost = _pods(m.get(f"{path}.maxUnavailable"), replicas, math.floor)
     if surge == 0 and lost == 0:
@@ -97,9 +101,10 @@ def _check_rollout(scene: Scene, m: Manifest) -> None:
 
 
 def _pods(value: Any, replicas: int, rounded: Callable[[float], int]) -> int | None:
-    """Pods that a count or a share such as ``25%`` stands for, None if it is neither."""
-    if isinstance(value, str) and re.fullmatch("[0-9]{1,9}%", value):
-        return rounded(int(value[:-1]) * replicas / 100)
+    """Pods that a count or a share such as ``25%`` stands for, None if it is neither; a count in quotes is none."""
+    if isinstance(value, str) and value.endswith("%"):
+        share = whole(value[:-1])
+        return None if share is None else rounded(share * replicas / 100)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from servegen.validate.objects import Manifest, Scene, admits, mapping, selects, sequence
-from servegen.validate.syntax import is_port, is_port_name, shown
+from servegen.validate.syntax import is_port, is_port_name, shown, whole
 
 _INSTANCE = "app.kubernetes.io/instance"
 #: Where each kind selects pods by their labels.
@@ -108,12 +108,28 @@ def _require_port(
         return
     field = "name" if isinstance(target, str) else "containerPort"
     for pod in pods:
+        if isinstance(target, str) and m.kind == "Service":
+            _require_first(scene, m, path, target, pod, protocol)
         found = [p.get("protocol", "TCP") for p in pod.ports if p.get(field) == target]
         if not found:
             scene.add("port", m, path, f"{shown(target)} is no port of {pod.name}", "deploy.overrides.args")
         elif protocol not in found:
             problem = f"{shown(target)} speaks {found[0]} at {pod.name}, not {protocol}"
             scene.add("port", m, path, problem, "deploy.overrides.args")
+
+
+def _require_first(scene: Scene, m: Manifest, path: str, target: str, pod: Manifest, protocol: object) -> None:
+    """A name leads to the first container that has a port of it, and patches put their containers first."""
+    named = [
+        (str(c.get("name")), p.get("containerPort"))
+        for c in pod.containers
+        for p in map(mapping, sequence(c.get("ports")))
+        if p.get("name") == target and p.get("protocol", "TCP") == protocol
+    ]
+    own = [number for name, number in named if name == str(pod.server.get("name"))] if named else []
+    if own and named[0][1] not in own:
+        problem = f"{shown(target)} leads to port {named[0][1]} of container {named[0][0]}, which comes first in {pod.name}"
+        scene.add("port", m, path, f"{problem}; the port of the server is {own[0]}", "deploy.overrides.patches")
 
 
 def _check_budget(scene: Scene, m: Manifest) -> None:
@@ -123,7 +139,10 @@ def _check_budget(scene: Scene, m: Manifest) -> None:
         problem = f"has {' and '.join(fields) or 'neither of minAvailable and maxUnavailable'}: exactly one is needed"
         scene.add("budget", m, "spec", problem, "constraints.spareReplicas")
         return
-    least = m.get("spec.minAvailable")
+    least, share = m.get("spec.minAvailable"), m.get(f"spec.{fields[0]}")
+    if isinstance(share, str) and (not share.endswith("%") or whole(share[:-1]) is None):
+        problem = f"{shown(share)} is no share such as 25%; a number of pods has no quotes"
+        scene.add("budget", m, f"spec.{fields[0]}", problem, "constraints.spareReplicas")
     pods = _selected(scene, mapping(m.get("spec.selector.matchLabels")))
     planned = [r.total_replicas * scene.plan.nodes(r) for d in pods if (r := scene.role(d))]
     all_of_them = isinstance(least, int) and any(least >= n for n in planned)

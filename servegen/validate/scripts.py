@@ -14,6 +14,7 @@ from servegen.errors import Diagnostic, Where
 from servegen.plan import Plan
 from servegen.validate.serving import check_serving
 from servegen.validate.shell import check_reached
+from servegen.validate.syntax import whole
 
 #: Words that stay for the shell: the user's own arguments, and the addresses that a router's script collects.
 _OPEN_WORDS = ("$@", "${endpoints[@]}")
@@ -181,13 +182,13 @@ def _world(launch: Launch, plan: Plan | None) -> list[Diagnostic]:
     role = next((r for r in plan.choice.roles if r.name == launch.name), None) if plan is not None else None
     if role is None:
         return []
-    values = {a.flag: a.values[0] for a in launch.args if a.values and a.values[0].isdecimal()}
+    values = {a.flag: number for a in launch.args if a.values and (number := whole(a.values[0])) is not None}
     flags = next((pair for pair in _PARALLEL if pair[0] in values), None)
     if flags is None:
         return []
-    ranks = int(values[flags[0]]) * int(values.get(flags[1], "1"))
+    ranks = values[flags[0]] * values.get(flags[1], 1)
     if ranks == role.devices:
-        copies = int(values.get(_COPIES, "1"))
+        copies = values.get(_COPIES, 1)
         if copies == 1 or any(a.flag in _SHARED for a in launch.args):
             return []
         taken = copies * ranks

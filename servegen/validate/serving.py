@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from servegen.engines.launch import Arg, Launch
 from servegen.errors import Diagnostic
 from servegen.plan import Plan
+from servegen.validate.syntax import whole
 
 #: All addresses of a pod: no other is known before it runs.
 _EVERYWHERE = ("0.0.0.0", "::", "[::]")
@@ -24,7 +25,7 @@ def check_serving(args: Sequence[Arg], launch: Launch, plan: Plan | None) -> lis
         if flag in values:
             try:
                 json.loads(values[flag])
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 found.append(Diagnostic("value-range", f"{flag}: it is no JSON: {error}"))
     if plan is None or launch.role is None:
         return found
@@ -34,7 +35,8 @@ def check_serving(args: Sequence[Arg], launch: Launch, plan: Plan | None) -> lis
         found.append(Diagnostic("value-role", message, hint="constraints.topology decides it"))
     mean = round(plan.traffic.isl_mean + plan.traffic.osl_mean)
     length = values.get("--context-length", "")
-    if length.isdecimal() and int(length) < mean:
+    tokens = whole(length)
+    if tokens is not None and tokens < mean:
         message = f"--context-length {length}: a request of the traffic takes {mean} tokens on average, and would be refused"
         found.append(Diagnostic("value-range", message))
     return found

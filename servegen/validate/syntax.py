@@ -21,6 +21,9 @@ _LABEL_PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _LONGEST_SHOWN = 200
+#: Of a whole number in a text, and of a quantity: Kubernetes keeps 64 bits, and int() refuses thousands of digits.
+_MOST_DIGITS = 18
+_LONGEST_QUANTITY = 64
 _DIGEST = re.compile(r"@sha256:[0-9a-f]{64}")
 
 
@@ -31,12 +34,22 @@ def quantity(value: object) -> Fraction | None:
     """
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
-    match = _QUANTITY.fullmatch(str(value))
+    if isinstance(value, int) and abs(value) >= 10**_LONGEST_QUANTITY:
+        return None  # str() refuses thousands of digits
+    text = str(value)
+    match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST_QUANTITY else None
     if match is None:
         return None
     number, suffix = Fraction(match[1].rstrip(".")), match[2] or ""
     scale = _SCALE.get(suffix)
     return number * (Fraction(f"1{suffix}") if scale is None else scale)
+
+
+def whole(text: object) -> int | None:
+    """The whole number that a text holds, None if it holds none; only ``0`` to ``9`` are digits, as in Go."""
+    if not isinstance(text, str) or len(text) > _MOST_DIGITS or not (text.isascii() and text.isdigit()):
+        return None
+    return int(text)
 
 
 def is_name(text: str) -> bool:

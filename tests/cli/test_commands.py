@@ -102,6 +102,13 @@ def test_a_bug_is_one_message_without_a_traceback(specs: Path, capsys: pytest.Ca
     assert "bug in servegen" in err and "KeyError" in err and "Traceback" not in err
 
 
+def test_a_bug_with_one_spec_leaves_the_others_built(specs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["build", write(specs, "bug"), write(specs, "chat"), "-o", "out"]) == 1
+    assert (specs / "out" / "chat" / "files.lock").exists() and not (specs / "out" / "bug").exists()
+    err = capsys.readouterr().err
+    assert err.count("bug in servegen") == 1 and "KeyError" in err and "Traceback" not in err
+
+
 def test_debug_raises_the_bug(specs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVEGEN_DEBUG", "1")
     with pytest.raises(KeyError):

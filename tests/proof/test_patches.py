@@ -65,6 +65,10 @@ MERGES: tuple[dict[str, Any], ...] = (
     serve(volumeMounts=[{"name": "q", "mountPath": "/m"}, {"name": "shm", "mountPath": "/shm"}], resources={"limits": None}),
     pod(topologySpreadConstraints=[{"topologyKey": "h", "whenUnsatisfiable": "ScheduleAnyway", "maxSkew": 2}]),
     {"spec": {"template": {"$patch": "replace", "spec": {"containers": []}}}},
+    pod(containers=[{"$patch": "delete"}, {"name": "only", "image": "b:1"}]),
+    pod(containers=[{"name": "only", "image": "b:1"}, {"$patch": "merge"}], volumes=[{"$patch": "delete"}]),
+    serve(env=[{"$patch": "delete"}], args=["only"]),
+    pod(volumes=[{"$patch": "replace"}]),
 )
 #: Parts that kustomize drops, or makes something else of, and says nothing.
 LOST = (
@@ -75,6 +79,10 @@ LOST = (
     ({"metadata": {"labels": {"a": None}}}, "metadata.labels.a", "the text 'null'"),
     (pod(**{"$retainKeys": ["x"]}), "$retainKeys", "no directive $retainKeys"),
     (pod(**{"$patch": "keep"}), "spec.template.spec", "must be delete, replace or merge"),
+    (pod(volumes=[{"$patch": "replace"}, {"$patch": "delete"}]), "spec.volumes", "must be one of delete, replace and merge"),
+    (pod(volumes=[{"$patch": "keep"}]), "spec.volumes", "must be one of delete, replace and merge"),
+    (pod(initContainers=[{"$patch": "delete"}]), "initContainers[0]", "there is no such list"),
+    (pod(initContainers=[{"$patch": "replace"}, {"name": "a"}]), "initContainers[0]", "there is no such list"),
 )  # fmt: skip
 
 
@@ -159,7 +167,7 @@ FAULTS = (
     (of("{name: serve, resources: {requests: {§memory: 64GiB}}}"), "'64GiB' is no quantity"),
     (of("{name: serve, §startupProbe: {failureThreshold: 1}}"), "reading the weights alone takes"),
     (of("{name: serve, §livenessProbe: {tcpSocket: {port: http}}}"), "has httpGet and tcpSocket at once"),
-    (of("{name: serve, §env: [{name: MY_API_KEY, value: abc}]}"), "MY_API_KEY holds its value in plain text"),
+    (of("{name: serve, env: [§{name: MY_API_KEY, value: abc}]}"), "MY_API_KEY holds its value in plain text"),
     (of("{name: serve, env: [{name: NOTE, §value: ghp_abcdefghijklmnopqrstuv0123}]}"), "holds a GitHub token in plain text"),
     (of("{name: serve, ports: [§{containerPort: 30000, name: web}]}"), "has no protocol"),
     (f"{SERVICE}spec:\n  ports:\n    - {{port: 80, name: web, protocol: TCP, §targetPort: webx}}\n", "'webx' is no port of"),
@@ -167,7 +175,13 @@ FAULTS = (
     ("kind: PodDisruptionBudget\nmetadata: {name: chat-serve}\n§spec: {minAvailable: 1}\n", "exactly one is needed"),
     ("kind: PodMonitor\nmetadata: {name: chat-serve}\nspec: {podMetricsEndpoints: [{port: http, §interval: 15}]}\n",
      "must be text"),
-    (f"§{SERVICE}$patch: delete\n", "no Service is named 'chat'"),
+    (f"{HEAD}spec: {{template: {{spec: {{§containers: [{{$patch: delete}}]}}}}}}\n", "is missing, and it is required"),
+    (f"{HEAD}spec: {{template: {{spec: {{tolerations: [{{§$patch: delete}}]}}}}}}\n", "there is no such field in Toleration"),
+    (of("§{name: side, image: 'busybox:1.36', ports: [{name: http, containerPort: 80, protocol: TCP}]}"),
+     "'http' leads to port 80 of container side, which comes first"),
+    (of("{name: side, image: 'busybox:1.36', §ports: [{containerPort: 30000, protocol: TCP}]}"), "share one network"),
+    (of("{name: serve, env: [§{name: 'a b', value: c}]}"), "'a b' cannot name a variable"),
+    (f"{SERVICE}§$patch: delete\n", "no Service is named 'chat'"),
     ("§kind: Service\nmetadata: {name: caht}\n", "patches Service/caht, which is not in the bundle; there are Service/chat"),
     ("kind: Deployment\n§apiVersion: apps/v1beta2\nmetadata: {name: chat-serve}\n", "the object's is 'apps/v1'"),
     ("§- {op: replace, path: /spec/replicas, value: 3}\n", "it is a list, as JSON6902 patches are"),

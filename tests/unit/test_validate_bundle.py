@@ -543,7 +543,7 @@ def test_a_finding_names_object_field_key_and_template() -> None:
     bundle = edit(SERVE, "sglang:v0.5.23", "sglang:latest")(render(AGGREGATED))
     (found,) = findings(AGGREGATED, bundle)
     assert str(found) == (
-        "kubernetes/deployment-serve.yaml: error[bundle-image]: Deployment/llama-chat-serve: "
+        "kubernetes/deployment-serve.yaml:63:11: error[bundle-image]: Deployment/llama-chat-serve: "
         "spec.template.spec.containers[0].image: 'lmsysorg/sglang:latest' means another build tomorrow\n"
         "  hint: spec.deploy.image; written by template kubernetes/deployment.yaml.j2"
     )
