@@ -1,4 +1,4 @@
-"""Files of the user, read within bounds: regular files only, and never more of one than a stated size.
+"""Files of the user, read within bounds: regular files only, but for specs, and never more of one than a stated size.
 
 What is refused is an OSError whose ``strerror`` says why, so that whoever reads a file tells it as any other file that cannot
 be read. A pipe would block for ever where nobody writes, and a device has no end.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import select
 import stat
 from pathlib import Path
 from typing import BinaryIO
@@ -17,6 +18,8 @@ from typing import BinaryIO
 MOST_BYTES = 2**28
 #: Of a trace, which is read line by line; also what a compressed one may hold.
 MOST_TRACE_BYTES = 2**31
+#: Seconds to wait for whoever writes a pipe.
+PATIENCE_S = 8
 
 
 def opened(path: str | os.PathLike[str]) -> BinaryIO:
@@ -31,6 +34,19 @@ def opened(path: str | os.PathLike[str]) -> BinaryIO:
     os.close(handle)
     why = os.strerror(errno.EISDIR) if stat.S_ISDIR(mode) else "it is no regular file"
     raise OSError(errno.EINVAL, why, os.fspath(path))
+
+
+def piped(path: str | os.PathLike[str]) -> BinaryIO:
+    """The file, open for reading; also a pipe to which somebody writes within :data:`PATIENCE_S`."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if stat.S_ISFIFO(os.fstat(handle).st_mode) and not select.select([handle], [], [], PATIENCE_S)[0]:
+            raise OSError(errno.ETIMEDOUT, f"it is a pipe, and nothing came through it in {PATIENCE_S} s", os.fspath(path))
+        os.set_blocking(handle, True)
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
 
 
 def read(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes:

@@ -12,6 +12,7 @@ from servegen.cli.common import (
     Source,
     check_templates,
     diagnostics_of,
+    folder,
     format_of,
     one_of,
     put,
@@ -35,7 +36,7 @@ SHOWN_FILES = 6
 
 def build(
     paths: Annotated[list[str], typer.Argument(help="Spec files or folders; - reads stdin.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The output folder.")] = Path("out"),
+    out: Annotated[Path, typer.Option("--out", "-o", parser=folder, metavar="PATH", help="The output folder.")] = Path("out"),
     check: Annotated[bool, typer.Option("--check", help="Write nothing; name what is stale and exit 2.")] = False,
     diff: Annotated[bool, typer.Option("--diff", help="Like --check, and show a unified diff.")] = False,
     locked: Annotated[bool, typer.Option("--locked", help="Render the locked plan without solving.")] = False,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from servegen import inputs
 from servegen.errors import Diagnostic, InfeasibleError, ServegenError, SpecError, UserError, Where
 
 if TYPE_CHECKING:
@@ -84,11 +85,18 @@ def read_specs(paths: Sequence[str]) -> list[Source]:
     return sources
 
 
+def folder(path: str) -> Path:
+    """A folder that is named: what an unset variable of the shell leaves is not."""
+    if not path:
+        raise typer.BadParameter("it is empty; . is the folder where you are")
+    return Path(path)
+
+
 def _head(file: str) -> str:
     """As much of a file as a spec may have."""
     from servegen.spec.load import MAX_BYTES
 
-    with open(file, "rb") as stream:
+    with inputs.piped(file) as stream:
         return stream.read(MAX_BYTES).decode("utf-8", "replace")
 
 

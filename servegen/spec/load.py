@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import ValidationError
 
+from servegen import inputs
 from servegen.errors import Diagnostic, NotBuiltError, SpecError, UserError, Where
 from servegen.secrecy import secret_value
 from servegen.spec.base import Section
@@ -178,7 +179,7 @@ def _files(path: Path) -> list[Path]:
 
 def _content(file: Path) -> bytes:
     try:
-        with open(file, "rb") as stream:
+        with inputs.piped(file) as stream:
             return stream.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         raise _unreadable(file, error) from error
@@ -212,8 +213,9 @@ def _decode(data: bytes, file: str) -> str:
         hint = "keep traces and architectures in files of their own"
         message = f"the file is larger than {MAX_BYTES // 2**20} MiB"
         raise SpecError(Diagnostic("too-large", message, Where(file, 1, 1), hint))
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise SpecError(Diagnostic("not-utf8", "the file is UTF-16", Where(file, 1, 1), "save it as UTF-8"))
+    if data.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")):
+        wide = data.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff"))
+        raise SpecError(Diagnostic("not-utf8", f"the file is UTF-{32 if wide else 16}", Where(file, 1, 1), "save it as UTF-8"))
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -17,6 +17,8 @@ from servegen.validate.syntax import image_problem, is_name, is_port, is_port_na
 _ACCELERATORS = ("nvidia.com/", "amd.com/gpu", "google.com/tpu", "gpu.intel.com/", "habana.ai/", "aws.amazon.com/neuron")
 #: The name of a variable that the kubelet would look for.
 #: How variables begin that the kubelet gives to every container.
+#: Which accelerators a process sees: in a pod those that it asked for, which the device plugin has said already.
+_DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS")
 _GIVEN = ("KUBERNETES_SERVICE_", "KUBERNETES_PORT")
 #: What a group's controller tells every container (sigs.k8s.io/lws, api v1); it takes precedence over what a template says.
 GROUP_VARIABLES = ("LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX")
@@ -233,6 +235,9 @@ def _check_words(scene: Scene, m: Manifest, path: str, container: Any) -> None:
         if not is_variable(name):
             scene.add("env", m, here, f"{shown(name)} cannot name a variable", "deploy.overrides.env")
         value = entry.get("value")
+        if name in _DEVICES and container is m.server and scene.launch(m) is not None and m.containers:
+            problem = f"{name} hides accelerators that the device plugin gives the server"
+            scene.add("env", m, here, problem, "deploy.overrides.env")
         if isinstance(value, str) and secret(name, value):
             problem = f"{name} holds {secret_value(value) or 'its value'} in plain text; refer to a Secret"
             scene.add(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 
 from servegen.engines.launch import Arg, Launch
@@ -33,6 +34,7 @@ def check_serving(args: Sequence[Arg], launch: Launch, plan: Plan | None) -> lis
     if mode != due:
         message = f"--disaggregation-mode {mode}: the plan makes this server one that has {due} there"
         found.append(Diagnostic("value-role", message, hint="constraints.topology decides it"))
+    found += [*_memory(values, launch, plan)]
     mean = round(plan.traffic.isl_mean + plan.traffic.osl_mean)
     length = values.get("--context-length", "")
     tokens = whole(length)
@@ -40,6 +42,24 @@ def check_serving(args: Sequence[Arg], launch: Launch, plan: Plan | None) -> lis
         message = f"--context-length {length}: a request of the traffic takes {mean} tokens on average, and would be refused"
         found.append(Diagnostic("value-range", message))
     return found
+
+
+def _memory(values: dict[str, str], launch: Launch, plan: Plan) -> Iterator[Diagnostic]:
+    """What leaves no room for the weights, or for one request of the traffic."""
+    memory = plan.role(launch.name).memory
+    least = memory.weight_bytes / memory.usable_bytes
+    try:
+        share = float(values.get("--mem-fraction-static", "nan"))
+    except ValueError:  # the contract says so
+        share = math.nan
+    if 0.0 < share <= least:
+        message = f"--mem-fraction-static {share:g}: the weights alone take {least:.3f} of the device's memory"
+        yield Diagnostic("value-range", message)
+    longest = plan.traffic.isl_mean + plan.traffic.osl_mean
+    tokens = whole(values.get("--max-total-tokens", ""))
+    if tokens is not None and tokens < longest:
+        message = f"--max-total-tokens {tokens}: a request of the traffic takes {round(longest)} tokens on average"
+        yield Diagnostic("value-range", message)
 
 
 def _reach(values: dict[str, str], launch: Launch) -> Iterator[Diagnostic]:

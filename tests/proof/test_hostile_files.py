@@ -348,6 +348,20 @@ def test_a_spec_may_come_through_a_pipe(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran
 
 
+def test_a_pipe_into_which_nobody_writes(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for line in (("validate", tmp_path / "pipe"), ("build", tmp_path / "pipe", "-o", tmp_path / "out")):
+        ran = command(*line, patience_s=20)
+        assert ran.code == 1 and "it is a pipe, and nothing came through it" in ran.err, ran
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_output_folder_without_a_name(tmp_path: Path) -> None:
+    """What an unset variable leaves is not the folder where one is."""
+    ran = command("build", write_spec(tmp_path / "s.yaml", spec()), "-o", "")
+    assert ran.code == 1 and "it is empty" in ran.err, ran
+
+
 @pytest.mark.parametrize("place", ["file", "file/below", "dangling", "pipe", "loop"])
 @pytest.mark.parametrize("flags", [(), ("--check",), ("--diff",), ("--locked",)], ids=["build", "check", "diff", "locked"])
 def test_an_output_folder_that_is_none_is_told_so(place: str, flags: tuple[str, ...], tmp_path: Path) -> None:

@@ -138,6 +138,8 @@ def test_a_fault_in_a_template_of_ones_own_stops_the_build(tmp_path: Path, templ
 
 SCRIPTS = (
     ({"mem-fraction-static": 1.2}, "--mem-fraction-static 1.2: it must be above 0 and below 1"),
+    ({"mem-fraction-static": 0.05}, "--mem-fraction-static 0.05: the weights alone take 0."),
+    ({"max-total-tokens": 10}, "--max-total-tokens 10: a request of the traffic takes"),
     ({"page-size": 48}, "a multiple of --page-size"),
     ({"ep-size": 3}, "a divisor of --tp-size"),
     ({"context-length": 999_999}, "at most the model's"),
@@ -172,6 +174,14 @@ def test_a_flag_that_the_engine_would_fail_on_stops_the_build(tmp_path: Path, ar
     ran = command("build", file, "-o", tmp_path / "out")
     assert ran.code == 1 and says in ran.err, ran
     assert re.search(r"s\.yaml:\d+:\d+", ran.err)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"])
+def test_a_server_may_not_hide_its_accelerators_from_itself(tmp_path: Path, name: str) -> None:
+    file = write_spec(tmp_path / "s.yaml", spec(deploy__overrides={"env": {name: "0"}}))
+    ran = command("build", file, "-o", tmp_path / "out")
+    assert ran.code == 1 and f"{name} hides accelerators" in ran.err and "spec.deploy.overrides.env" in ran.err, ran
     assert not (tmp_path / "out").exists()
 
 

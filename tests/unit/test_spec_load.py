@@ -129,7 +129,9 @@ def test_what_is_not_utf8() -> None:
         "2:7 not-utf8",
         "the byte 0xff is not UTF-8",
     )
-    assert only(refused(MINIMAL.encode("utf-16"))) == ("1:1 not-utf8", "the file is UTF-16")
+    for bits in (16, 32):
+        assert only(refused(MINIMAL.encode(f"utf-{bits}"))) == ("1:1 not-utf8", f"the file is UTF-{bits}")
+    assert only(refused(b"\0\0\xfe\xff" + MINIMAL.encode("utf-32-be")))[1] == "the file is UTF-32"
     assert only(refused("a: \ud800"))[0] == "1:4 not-utf8"
 
 
