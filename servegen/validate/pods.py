@@ -25,6 +25,7 @@ _ROLLOUT = {
 #: Images whose own user is root.
 _RUN_AS_ROOT = ("lmsysorg/sglang", "nvcr.io/nvidia/")
 #: What a command that waits says, in whatever shell.
+_SLEEPS = re.compile(r"(?<![\w.-])sleep(?![\w.-])")
 _SLEEP = re.compile(r"(?<![\w.-])sleep\s+([0-9]{1,6})(?:\.[0-9]*)?([smhd]?)(?![\w.])")
 _UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DEFAULT_SHM_BYTES = 64 * 2**20  # what a container has without an emptyDir
@@ -328,7 +329,7 @@ def _check_grace(scene: Scene, m: Manifest, role: Role, container: Any) -> None:
     if sleep is None:
         sleep = _slept(" ".join(map(str, words)))
     if not isinstance(sleep, int) or sleep < 1:
-        own = bool(words) and not _SLEEP.search(" ".join(map(str, words)))  # a program of the user's, which may wait
+        own = bool(words) and not _SLEEPS.search(" ".join(map(str, words)))  # a program of the user's, which may wait
         problem = "no sleep: requests that still arrive while endpoints are updated would be refused"
         severity: Severity = "warning" if own else "error"
         scene.add("grace", m, f"{m.server_path}.lifecycle.preStop", problem, "deploy.overrides.patches", severity)
