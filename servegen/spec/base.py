@@ -182,8 +182,7 @@ _LABEL_KEY = rf"({_DNS}(\.{_DNS})*/)?{_QUALIFIED}"
 
 #: Services are named after the spec, and their names begin with a letter (RFC 1035).
 SpecName = Annotated[
-    str,
-    Text("name of Services (RFC 1035 label)", rf"(?![0-9]){_DNS}", f"at most 40 characters, a letter first: {_DNS_RULE}", 40),
+    str, Text("RFC 1123 label", rf"(?![0-9]){_DNS}", f"at most 40 characters, a letter first: {_DNS_RULE}", 40)
 ]
 DnsLabel = Annotated[str, Text("RFC 1123 label", _DNS, f"at most 63 characters: {_DNS_RULE}", 63)]
 DnsName = Annotated[str, Text("RFC 1123 name", rf"{_DNS}(\.{_DNS})*", f"{_DNS_RULE}, dots between parts")]
