@@ -78,10 +78,5 @@ def _check_binding(scene: Scene, m: Manifest) -> None:
             scene.add("reference", m, "subjects.kind", problem, "metadata.name")
         who = (str(mapping(subject).get("name")), str(mapping(subject).get("namespace")))
         if who not in accounts:
-            scene.add(
-                "reference",
-                m,
-                "subjects",
-                f"there is no ServiceAccount {shown(who[0])} in namespace {shown(who[1])}",
-                "deploy.namespace",
-            )
+            problem = f"there is no ServiceAccount {shown(who[0])} in namespace {shown(who[1])}"
+            scene.add("account", m, "subjects", problem, "deploy.namespace")

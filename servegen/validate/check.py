@@ -13,11 +13,16 @@ from servegen.manifest import UnreadableError, documents
 from servegen.plan import Plan
 from servegen.secrecy import secret_value
 from servegen.validate.access import check_access
+from servegen.validate.affinity import check_affinity
+from servegen.validate.budgets import check_budgets
 from servegen.validate.containers import check_containers
 from servegen.validate.groups import check_groups
+from servegen.validate.homes import check_homes
 from servegen.validate.kustomize import check_keys
+from servegen.validate.lifecycle import check_lifecycle
 from servegen.validate.locate import nearest
 from servegen.validate.manifests import check_kustomization, check_objects
+from servegen.validate.mounts import check_mounts
 from servegen.validate.network import check_network
 from servegen.validate.objects import FOLDER, KUSTOMIZATION, PATCHES, Manifest, Scene
 from servegen.validate.outside import check_outside
@@ -25,6 +30,7 @@ from servegen.validate.patches import check_patches
 from servegen.validate.placement import check_placement
 from servegen.validate.pods import check_pods
 from servegen.validate.references import check_references
+from servegen.validate.rollouts import check_rollouts
 from servegen.validate.scaling import check_scaling
 from servegen.validate.scripts import check_script
 from servegen.validate.unions import check_rules
@@ -35,11 +41,17 @@ CHECKS: tuple[Callable[[Scene], None], ...] = (
     check_kustomization,
     check_keys,
     check_pods,
+    check_rollouts,
+    check_lifecycle,
+    check_homes,
     check_groups,
     check_containers,
     check_volumes,
+    check_mounts,
     check_placement,
+    check_affinity,
     check_references,
+    check_budgets,
     check_network,
     check_access,
     check_scaling,

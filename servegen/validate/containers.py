@@ -15,13 +15,13 @@ from servegen.validate.syntax import image_problem, is_name, is_port, is_port_na
 
 #: How resources are called that are accelerators, and of which a node of the plan has one kind.
 _ACCELERATORS = ("nvidia.com/", "amd.com/gpu", "google.com/tpu", "gpu.intel.com/", "habana.ai/", "aws.amazon.com/neuron")
-#: The name of a variable that the kubelet would look for.
-#: How variables begin that the kubelet gives to every container.
 #: Which accelerators a process sees: in a pod those that it asked for, which the device plugin has said already.
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS")
+#: How variables begin that the kubelet gives to every container.
 _GIVEN = ("KUBERNETES_SERVICE_", "KUBERNETES_PORT")
 #: What a group's controller tells every container (sigs.k8s.io/lws, api v1); it takes precedence over what a template says.
 GROUP_VARIABLES = ("LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX")
+#: The name of a variable that the kubelet would look for.
 _REFERENCE = re.compile(r"\$\(([^)]*)\)")
 
 
@@ -181,7 +181,8 @@ def _check_probes(scene: Scene, m: Manifest, path: str, container: Any, serves: 
             continue
         if not body:
             if serves:
-                scene.add("probe", m, f"{path}.{probe}", "is missing", "constraints.engines")
+                code = "liveness" if probe == "livenessProbe" else "probe"
+                scene.add(code, m, f"{path}.{probe}", "is missing", "constraints.engines")
             continue
         port = dig(body, "httpGet.port") or dig(body, "tcpSocket.port")
         if ("httpGet" in body or "tcpSocket" in body) and not (is_port(port) or port in names):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from servegen.validate.objects import Manifest, Scene, admits, dig, mapping, sequence
+from servegen.validate.ports import names_of, require_port
 from servegen.validate.syntax import is_port, is_port_name, shown
 
 _KEY = "deploy.networkPolicy"
@@ -80,7 +81,7 @@ def _check_scraped(scene: Scene, m: Manifest, pods: list[Manifest]) -> None:
         if launch is None or not watched or "Ingress" not in sequence(m.get("spec.policyTypes")):
             continue
         port = launch.metrics_port or launch.port
-        names = {str(p.get("name")) for p in pod.ports if p.get("containerPort") == port}
+        names = names_of(pod, port)
         afar = [r for r in _rules(m, "ingress") if _from_afar(sequence(r.get("from")))]
         if not any(_opens(rule, port, names) for rule in afar):
             problem = f"nobody from another namespace reaches port {port} of {pod.name}, and its monitor collects nothing"
@@ -101,9 +102,8 @@ def _check_port(scene: Scene, m: Manifest, field: str, port: Mapping[str, Any], 
         return
     if end is not None and not (is_port(number) and is_port(end) and end >= number):
         scene.add("port", m, path, f"the range {number} to {end} is none", _KEY)
-    for pod in pods if field == "ingress" and end is None else ():
-        if not pod.is_worker and number not in [p.get(k) for p in pod.ports for k in ("containerPort", "name")]:
-            scene.add("port", m, path, f"{number} is no port of {pod.name}", _KEY)
+    if field == "ingress" and end is None:
+        require_port(scene, m, path, number, [pod for pod in pods if not pod.is_worker], _KEY)
 
 
 def _check_peers(scene: Scene, m: Manifest) -> None:
@@ -125,8 +125,9 @@ def _check_peers(scene: Scene, m: Manifest) -> None:
                     scene.add("network", m, f"spec.{field}.{side}.ipBlock", f"{shown(cidr)} is no CIDR", f"{_KEY}.from")
     entry = next((x for x in scene.launches if x.role is None), scene.launches[0])
     doors = [d for d in selected(scene, m.get("spec.podSelector")) if scene.launch(d) is entry]
+    names = {name for door in doors for name in names_of(door, entry.port)}
     if planned and doors and not any(
-        all(peer in sequence(rule.get("from")) for peer in planned) and _opens(rule, entry.port, {"http"})
+        all(peer in sequence(rule.get("from")) for peer in planned) and _opens(rule, entry.port, names)
         for rule in _rules(m, "ingress")
     ):
         scene.add("network", m, path, f"the spec's peers do not reach port {entry.port}", f"{_KEY}.from")
@@ -167,7 +168,7 @@ def _check_way(scene: Scene) -> None:
         launch = scene.launch(server)
         if launch is None or launch.role is None:
             continue
-        names = {str(p.get("name")) for p in server.ports if p.get("containerPort") == launch.port}
+        names = names_of(server, launch.port)
         for field, here, there in (("ingress", server, router), ("egress", router, server)):
             if (shut := _shut(scene, field, here, there, launch.port, names)) is not None:
                 way = f"{router.name} may not reach port {launch.port} of {server.name}"

@@ -133,6 +133,18 @@ class Scene:
         """What runs a launch, seen from the pod that serves."""
         return [m for m in self.pods if not m.is_worker]
 
+    def bounds(self, pod: Manifest) -> tuple[int, int] | None:
+        """Between which counts an autoscaler keeps the replicas of what runs a pod, None where none does."""
+        for scaler in self.of_kind("HorizontalPodAutoscaler", "ScaledObject"):
+            ref = mapping(scaler.get("spec.scaleTargetRef"))
+            if (str(ref.get("kind") or "Deployment"), ref.get("name")) != (pod.kind, pod.name):
+                continue
+            unit = "Replicas" if scaler.kind == "HorizontalPodAutoscaler" else "ReplicaCount"
+            low, high = scaler.get(f"spec.min{unit}"), scaler.get(f"spec.max{unit}")
+            low = low if isinstance(low, int) else 1 if unit == "Replicas" else 0
+            return low, high if isinstance(high, int) else low
+        return None
+
     def launch(self, pod: Manifest) -> Launch | None:
         """The launch that a pod runs, by its component label."""
         component = pod.pod_labels.get("app.kubernetes.io/component")
@@ -182,3 +194,18 @@ def admits(selector: Any, labels: Labels) -> bool:
 def selects(selector: Labels, labels: Labels) -> bool:
     """Whether a non-empty set of matchLabels selects these labels."""
     return bool(selector) and all(labels.get(k) == v for k, v in selector.items())
+
+
+def matched(scene: Scene, selector: Labels) -> list[Manifest]:
+    """The pods that a set of matchLabels selects."""
+    return [d for d in scene.pods if selects(selector, d.pod_labels)]
+
+
+def require_pods(scene: Scene, m: Manifest, path: str) -> list[Manifest]:
+    """The pods that the selector at ``path`` selects, of which there must be some."""
+    pods = matched(scene, mapping(m.get(path)))
+    if path.endswith(".matchLabels"):  # expressions narrow what the labels leave
+        pods = [pod for pod in pods if admits(m.get(path.removesuffix(".matchLabels")), pod.pod_labels)]
+    if not pods:
+        scene.add("reference", m, path, "selects no pods of this bundle", "metadata.name")
+    return pods

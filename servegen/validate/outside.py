@@ -1,4 +1,5 @@
-"""What pods ask for that is in no bundle: Secrets and ConfigMaps, which somebody else must have put into the namespace.
+"""What pods ask for that is in no bundle: Secrets and ConfigMaps, which somebody else must have put into the namespace, a
+scheduler of somebody's own, and whoever lifts the gates that keep pods from being scheduled.
 
 A build cannot see the cluster, so that this is a warning; what the spec names is the spec's word, and is not told again.
 """
@@ -9,12 +10,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
+from servegen.validate.syntax import shown
 
 _KEY = "deploy.overrides.patches"
+_SCHEDULER = "default-scheduler"
 
 
 def check_outside(scene: Scene) -> None:
-    """Every reference of a pod to a Secret or a ConfigMap that neither the spec names nor the kustomization makes."""
+    """Every pod: its references to what neither the spec names nor the kustomization makes, and who is to place it."""
     deploy = scene.plan.deploy
     known = {("Secret", name) for name in deploy.image_pull_secrets}
     if deploy.hf_token_secret is not None:
@@ -28,6 +31,19 @@ def check_outside(scene: Scene) -> None:
             if isinstance(name, str) and (kind, name) not in known and ref.get("optional") is not True:
                 problem = f"the {kind} {name!r} is not in the bundle: no pod starts until it is in namespace {m.namespace}"
                 scene.add("outside", m, path, problem, _KEY, "warning")
+        _check_scheduling(scene, m)
+
+
+def _check_scheduling(scene: Scene, m: Manifest) -> None:
+    """Pods that wait for ever where nobody of the cluster does what they count on."""
+    scheduler = m.pod.get("schedulerName")
+    if isinstance(scheduler, str) and scheduler not in ("", _SCHEDULER):
+        problem = f"no pod is placed unless a scheduler {shown(scheduler)} runs in the cluster; its own is {_SCHEDULER}"
+        scene.add("outside", m, f"{m.pod_path}.schedulerName", problem, _KEY, "warning")
+    gates = [str(mapping(gate).get("name")) for gate in sequence(m.pod.get("schedulingGates"))]
+    if gates:
+        problem = f"no pod is scheduled until something in the cluster has lifted {', '.join(map(shown, gates))} from it"
+        scene.add("outside", m, f"{m.pod_path}.schedulingGates", problem, _KEY, "warning")
 
 
 def _references(m: Manifest) -> Iterator[tuple[str, str, Mapping[str, Any]]]:

@@ -6,7 +6,6 @@ warning; what cannot work, or contradicts the plan, is an error.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
@@ -22,13 +21,9 @@ from servegen.validate.schema import NEWEST, problems
 from servegen.validate.syntax import minor_version, shown
 
 _KEY = "deploy.overrides.patches"
-#: What a user may well want, and only a patch can say.
-_ON_PURPOSE = ("bundle-security",)
-#: What may stand in the cluster already, where no bundle shows it, and what else a cluster takes from a user who asks for it.
-_ELSEWHERE = re.compile(
-    r"there is no ServiceAccount|the claim .* is neither in the bundle|livenessProbe: is missing"
-    r"|storageClassName: is .*, the spec says nothing$"
-)
+#: Codes of what a cluster takes from a user who asks for it, as only a patch can: what opens a pod, accounts, claims and
+#: storage classes that may stand in the cluster already, where no bundle shows them, and a server that nobody restarts.
+_ON_PURPOSE = frozenset({"bundle-security", "bundle-account", "bundle-claimname", "bundle-storageclass", "bundle-liveness"})
 
 Judge = Callable[[list[Manifest]], list[Diagnostic]]
 
@@ -200,7 +195,7 @@ def _told(found: Diagnostic, patch: Patch, manifests: list[Manifest]) -> Diagnos
     where = patch.where(at, body) if within else patch.whole
     governing = found.hint.partition(";")[0]
     hint = patch.hint if not governing or _KEY in governing else f"{patch.hint}, against {governing}"
-    accepted = found.code in _ON_PURPOSE or _ELSEWHERE.search(found.message)
+    accepted = found.code in _ON_PURPOSE
     message = f"with the patch, {found.message}"
     return replace(found, message=message, where=where, hint=hint, severity="warning" if accepted else found.severity)
 

@@ -1,33 +1,18 @@
-"""Checks of what runs a launch and of its pods against the plan: selector, rollout, command, resources, time limits, security."""
+"""Checks of what runs a launch and of its pods against the plan: selector, command, resources, security."""
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from servegen.engines.launch import IN_POD, Launch
 from servegen.engines.startup import LEAST_PROCESS_BYTES, PROCESS_BYTES
-from servegen.errors import Severity
 from servegen.plan import Role
 from servegen.validate.containers import literal, node_words
 from servegen.validate.objects import Manifest, Scene, admits, dig, mapping, sequence
-from servegen.validate.syntax import quantity, shown, whole
+from servegen.validate.syntax import quantity, shown
 
-_MAX_GRACE_S = 3600
 _VERSION_LABEL = "app.kubernetes.io/version"
-_ROLLOUT = {
-    "Deployment": "spec.strategy.rollingUpdate",
-    "LeaderWorkerSet": "spec.rolloutStrategy.rollingUpdateConfiguration",
-}
-#: Images whose own user is root.
-_RUN_AS_ROOT = ("lmsysorg/sglang", "nvcr.io/nvidia/")
-#: What a command that waits says, in whatever shell.
-_SLEEPS = re.compile(r"(?<![\w.-])sleep(?![\w.-])")
-_SLEEP = re.compile(r"(?<![\w.-])sleep\s+([0-9]{1,6})(?:\.[0-9]*)?([smhd]?)(?![\w.])")
-_UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DEFAULT_SHM_BYTES = 64 * 2**20  # what a container has without an emptyDir
 
 
@@ -36,8 +21,6 @@ def check_pods(scene: Scene) -> None:
     for m in scene.pods:
         if m.kind == "Deployment":
             _check_selector(scene, m)
-        if not m.is_worker:
-            _check_rollout(scene, m)
         _check_pod(scene, m)
         role, launch = scene.role(m), scene.launch(m)
         if launch is not None and m.containers:
@@ -68,47 +51,6 @@ def _check_selector(scene: Scene, m: Manifest) -> None:
         scene.add("selector", m, path, problem, "metadata.name")
 
 
-def _check_rollout(scene: Scene, m: Manifest) -> None:
-    path, key = _ROLLOUT.get(m.kind, ""), "hardware.pool"
-    if scene.role(m) is None and m.get("spec.replicas") == 0:
-        scene.add("replicas", m, "spec.replicas", "is 0: nobody answers at the door", "deploy.overrides.patches")
-    if m.get("spec.paused"):
-        scene.add("rollout", m, "spec.paused", "no rollout would ever begin", "deploy.overrides.patches")
-    if m.get("spec.strategy.type") == "Recreate":
-        if m.get(path) is not None:
-            scene.add("rollout", m, path, "belongs to the type RollingUpdate", "deploy.overrides.patches")
-        return
-    role = scene.role(m)
-    replicas = role.total_replicas if role is not None else 1
-    for name in ("maxSurge", "maxUnavailable"):
-        value = m.get(f"{path}.{name}")
-        if isinstance(value, (str, int)) and _pods(value, replicas, math.ceil) is None:
-            scene.add("rollout", m, f"{path}.{name}", f"{shown(value)} is no number of pods and no share such as 25%", key)
-    surge = _pods(m.get(f"{path}.maxSurge"), replicas, math.ceil)
-    lost = _pods(m.get(f"{path}.maxUnavailable"), replicas, math.floor)
-    if surge == 0 and lost == 0:
-        scene.add("rollout", m, path, "neither surge nor loss is allowed: no rollout can move", key)
-    if lost is not None and replicas > 1 and lost >= replicas:
-        scene.add("rollout", m, path, f"all {replicas} replicas may be gone at once", "constraints.spareReplicas")
-    if role is None:
-        return
-    pool = scene.plan.pool[role.pool]
-    used = sum(r.total_devices for r in scene.plan.choice.roles if r.pool == role.pool)
-    if m.get(f"{path}.partition"):
-        scene.add("rollout", m, f"{path}.partition", "keeps replicas below it on the old plan", "deploy.overrides.patches")
-    if lost == 0 and pool.nodes * pool.per_node - used < role.devices:
-        problem = f"the pool has no {role.devices} accelerators left for a surge pod: the rollout would wait for ever"
-        scene.add("rollout", m, path, problem, key)
-
-
-def _pods(value: Any, replicas: int, rounded: Callable[[float], int]) -> int | None:
-    """Pods that a count or a share such as ``25%`` stands for, None if it is neither; a count in quotes is none."""
-    if isinstance(value, str) and value.endswith("%"):
-        share = whole(value[:-1])
-        return None if share is None else rounded(share * replicas / 100)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
 def _check_pod(scene: Scene, m: Manifest) -> None:
     for name in ("hostNetwork", "hostPID", "hostIPC"):
         if m.pod.get(name):
@@ -123,9 +65,8 @@ def _check_pod(scene: Scene, m: Manifest) -> None:
         )
     account = m.pod.get("serviceAccountName")
     if account not in [a.name for a in scene.of_kind("ServiceAccount")]:
-        scene.add(
-            "reference", m, f"{m.pod_path}.serviceAccountName", f"there is no ServiceAccount {shown(account)}", "metadata.name"
-        )
+        problem = f"there is no ServiceAccount {shown(account)}"
+        scene.add("account", m, f"{m.pod_path}.serviceAccountName", problem, "metadata.name")
 
 
 def _check_command(scene: Scene, m: Manifest, launch: Launch, container: Any) -> None:
@@ -184,14 +125,9 @@ def _check_role(scene: Scene, m: Manifest, role: Role, container: Any) -> None:
     if "memory" not in mapping(dig(container, "resources.limits")):
         problem = "memory is missing: /dev/shm and the page cache may take the node from its other pods"
         scene.add("resources", m, f"{here}.resources.limits", problem, "hardware.pool[].memory")
-    _check_liveness(scene, m, container)
     _check_fabric(scene, m, role, container)
-    _check_user(scene, m, container)
     _check_room(scene, m, role, mapping(dig(container, "resources.limits")).get("memory"))
     _check_shm(scene, m, role, container, memory)
-    _check_startup(scene, m, role, container)
-    if not m.is_worker:
-        _check_grace(scene, m, role, container)
 
 
 def _check_room(scene: Scene, m: Manifest, role: Role, limit: Any) -> None:
@@ -216,17 +152,6 @@ def _check_room(scene: Scene, m: Manifest, role: Role, limit: Any) -> None:
         scene.add("resources", m, f"{m.server_path}.resources.requests", problem, "hardware.pool[].cpu", "warning")
 
 
-def _check_liveness(scene: Scene, m: Manifest, container: Any) -> None:
-    """A server that is only busy must be taken out before it is ended: a restart loads all weights again."""
-    spans = []
-    for probe in ("livenessProbe", "readinessProbe"):
-        period, failures = (dig(container, f"{probe}.{field}") for field in ("periodSeconds", "failureThreshold"))
-        spans.append(period * failures if isinstance(period, int) and isinstance(failures, int) else 0)
-    if all(spans) and spans[0] < spans[1]:
-        problem = f"ends the server after {spans[0]} s, before the {spans[1]} s after which it is taken out"
-        scene.add("probe", m, f"{m.server_path}.livenessProbe", problem, "deploy.overrides.patches")
-
-
 def _check_fabric(scene: Scene, m: Manifest, role: Role, container: Any) -> None:
     """A server whose traffic leaves its node over RDMA needs the adapter, and leave to pin memory for it."""
     pool = scene.plan.pool[role.pool]
@@ -239,16 +164,6 @@ def _check_fabric(scene: Scene, m: Manifest, role: Role, container: Any) -> None
     if "IPC_LOCK" not in sequence(dig(security, "capabilities.add")) and not security.get("privileged"):
         problem = "IPC_LOCK is missing: without it RDMA cannot pin memory"
         scene.add("devices", m, f"{m.server_path}.securityContext.capabilities.add", problem, "hardware.pool[].fabric.rdma")
-
-
-def _check_user(scene: Scene, m: Manifest, container: Any) -> None:
-    """The kubelet starts no container as another than root whose image says nothing else."""
-    own, pod = mapping(container.get("securityContext")), mapping(m.pod.get("securityContext"))
-    users = [s["runAsUser"] for s in (own, pod) if s.get("runAsUser") is not None]
-    other = own.get("runAsNonRoot", pod.get("runAsNonRoot"))
-    if other and str(container.get("image")).startswith(_RUN_AS_ROOT) and (not users or users[0] == 0):
-        problem = "is true, and the image runs as root: the kubelet refuses to start it without runAsUser"
-        scene.add("user", m, f"{m.server_path}.securityContext.runAsNonRoot", problem, "deploy.image")
 
 
 def _check_replicas(scene: Scene, m: Manifest, role: Role) -> None:
@@ -298,45 +213,3 @@ def _check_shm(scene: Scene, m: Manifest, role: Role, container: Any, memory: An
         scene.add(
             "shm", m, f"{m.pod_path}.volumes", "/dev/shm is as large as the memory it is charged to", "hardware.pool[].memory"
         )
-
-
-def _check_startup(scene: Scene, m: Manifest, role: Role, container: Any) -> None:
-    probe = mapping(container.get("startupProbe"))
-    period, failures = probe.get("periodSeconds"), probe.get("failureThreshold")
-    if not isinstance(period, int) or not isinstance(failures, int):
-        return
-    initial = probe.get("initialDelaySeconds")
-    budget_s = period * failures + (initial if isinstance(initial, int) else 0)
-    storage = scene.plan.pool[role.pool].storage_bytes_per_s
-    if storage > 0 and budget_s < role.checkpoint_bytes / storage:
-        problem = f"gives {budget_s} s, reading the weights alone takes {role.checkpoint_bytes / storage:.0f} s"
-        scene.add("startup", m, f"{m.server_path}.startupProbe", problem, "hardware.pool[].storage.bandwidth")
-    deadline = m.get("spec.progressDeadlineSeconds")
-    if m.kind == "Deployment" and (not isinstance(deadline, int) or deadline <= budget_s):
-        problem = f"is {shown(deadline)}, a pod may take {budget_s} s to start"
-        scene.add("rollout", m, "spec.progressDeadlineSeconds", problem, "hardware.pool[].storage.bandwidth")
-
-
-def _slept(command: str) -> int:
-    """Seconds that a command sleeps, 0 where it does not say so."""
-    return sum(int(number) * _UNITS_S[unit] for number, unit in _SLEEP.findall(command))
-
-
-def _check_grace(scene: Scene, m: Manifest, role: Role, container: Any) -> None:
-    grace = m.pod.get("terminationGracePeriodSeconds")
-    sleep = dig(container, "lifecycle.preStop.sleep.seconds")
-    words = sequence(dig(container, "lifecycle.preStop.exec.command"))
-    if sleep is None:
-        sleep = _slept(" ".join(map(str, words)))
-    if not isinstance(sleep, int) or sleep < 1:
-        own = bool(words) and not _SLEEPS.search(" ".join(map(str, words)))  # a program of the user's, which may wait
-        problem = "no sleep: requests that still arrive while endpoints are updated would be refused"
-        severity: Severity = "warning" if own else "error"
-        scene.add("grace", m, f"{m.server_path}.lifecycle.preStop", problem, "deploy.overrides.patches", severity)
-        sleep = 0
-    plan = scene.plan
-    decode_s = plan.traffic.longest_output * plan.prediction.itl.p99 if role.role != "prefill" else 0.0
-    needed = min(_MAX_GRACE_S, sleep + decode_s)
-    if not isinstance(grace, int) or grace < needed:
-        problem = f"is {shown(grace)}; the sleep and the longest decode take {needed:.0f} s"
-        scene.add("grace", m, f"{m.pod_path}.terminationGracePeriodSeconds", problem, "traffic.osl")

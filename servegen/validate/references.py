@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from servegen.validate.objects import Manifest, Scene, admits, mapping, selects, sequence
-from servegen.validate.syntax import is_port, is_port_name, shown, whole
+from servegen.validate.objects import Manifest, Scene, mapping, matched, require_pods, sequence
+from servegen.validate.ports import first_port, require_port, server_port
+from servegen.validate.syntax import is_port, is_port_name, shown
 
 _INSTANCE = "app.kubernetes.io/instance"
 #: Where each kind selects pods by their labels.
@@ -23,10 +24,9 @@ _DURATION = re.compile(r"(?:[0-9]+y)?(?:[0-9]+w)?(?:[0-9]+d)?(?:[0-9]+h)?(?:[0-9
 
 
 def check_references(scene: Scene) -> None:
-    """Every Service, disruption budget and monitor, the door of the deployment, and the router's labels."""
+    """Every Service and monitor, the door of the deployment, and the router's labels."""
     checks = {
         "Service": _check_service,
-        "PodDisruptionBudget": _check_budget,
         "PodMonitor": _check_monitor,
     }
     for m in scene.manifests:
@@ -36,7 +36,6 @@ def check_references(scene: Scene) -> None:
             _check_own(scene, m)
     _check_entry(scene)
     _check_discovery(scene)
-    _check_cover(scene)
 
 
 def _check_own(scene: Scene, m: Manifest) -> None:
@@ -47,22 +46,9 @@ def _check_own(scene: Scene, m: Manifest) -> None:
         scene.add("selector", m, path, problem, "metadata.name")
 
 
-def _selected(scene: Scene, selector: Mapping[str, Any]) -> list[Manifest]:
-    return [d for d in scene.pods if selects(selector, d.pod_labels)]
-
-
-def _require_pods(scene: Scene, m: Manifest, path: str) -> list[Manifest]:
-    pods = _selected(scene, mapping(m.get(path)))
-    if path.endswith(".matchLabels"):  # expressions narrow what the labels leave
-        pods = [pod for pod in pods if admits(m.get(path.removesuffix(".matchLabels")), pod.pod_labels)]
-    if not pods:
-        scene.add("reference", m, path, "selects no pods of this bundle", "metadata.name")
-    return pods
-
-
 def _require_serving(scene: Scene, m: Manifest, path: str) -> list[Manifest]:
     """The pods that are selected, which must be such as answer requests."""
-    pods = _require_pods(scene, m, path)
+    pods = require_pods(scene, m, path)
     for pod in pods:
         if pod.is_worker:
             problem = f"selects pods of {pod.name} that only help their leader: nothing answers there"
@@ -96,83 +82,7 @@ def _check_service(scene: Scene, m: Manifest) -> None:
         if (len(ports) > 1 or "name" in port) and not is_port_name(str(port.get("name"))):
             scene.add("port", m, "spec.ports", f"{shown(port.get('name'))} is no port name", "deploy.overrides.args")
         target = port.get("targetPort", port.get("port"))
-        _require_port(scene, m, "spec.ports.targetPort", target, pods, port.get("protocol", "TCP"))
-
-
-def _require_port(
-    scene: Scene, m: Manifest, path: str, target: Any, pods: list[Manifest], protocol: object = "TCP"
-) -> None:
-    """A port, by its name or number, must be one of every pod that is selected."""
-    if not isinstance(target, str) and not is_port(target):
-        scene.add("port", m, path, f"{shown(target)} is no port, 1 to 65535", "deploy.overrides.args")
-        return
-    field = "name" if isinstance(target, str) else "containerPort"
-    for pod in pods:
-        if isinstance(target, str) and m.kind == "Service":
-            _require_first(scene, m, path, target, pod, protocol)
-        found = [p.get("protocol", "TCP") for p in pod.ports if p.get(field) == target]
-        if not found:
-            scene.add("port", m, path, f"{shown(target)} is no port of {pod.name}", "deploy.overrides.args")
-        elif protocol not in found:
-            problem = f"{shown(target)} speaks {found[0]} at {pod.name}, not {protocol}"
-            scene.add("port", m, path, problem, "deploy.overrides.args")
-
-
-def _require_first(scene: Scene, m: Manifest, path: str, target: str, pod: Manifest, protocol: object) -> None:
-    """A name leads to the first container that has a port of it, and patches put their containers first."""
-    named = [
-        (str(c.get("name")), p.get("containerPort"))
-        for c in pod.containers
-        for p in map(mapping, sequence(c.get("ports")))
-        if p.get("name") == target and p.get("protocol", "TCP") == protocol
-    ]
-    own = [number for name, number in named if name == str(pod.server.get("name"))] if named else []
-    if own and named[0][1] not in own:
-        problem = f"{shown(target)} leads to port {named[0][1]} of container {named[0][0]}, which comes first in {pod.name}"
-        scene.add("port", m, path, f"{problem}; the port of the server is {own[0]}", "deploy.overrides.patches")
-
-
-def _check_budget(scene: Scene, m: Manifest) -> None:
-    _require_pods(scene, m, "spec.selector.matchLabels")
-    fields = [f for f in ("minAvailable", "maxUnavailable") if m.get(f"spec.{f}") is not None]
-    if len(fields) != 1:
-        problem = f"has {' and '.join(fields) or 'neither of minAvailable and maxUnavailable'}: exactly one is needed"
-        scene.add("budget", m, "spec", problem, "constraints.spareReplicas")
-        return
-    least, share = m.get("spec.minAvailable"), m.get(f"spec.{fields[0]}")
-    if isinstance(share, str) and (not share.endswith("%") or whole(share[:-1]) is None):
-        problem = f"{shown(share)} is no share such as 25%; a number of pods has no quotes"
-        scene.add("budget", m, f"spec.{fields[0]}", problem, "constraints.spareReplicas")
-    pods = _selected(scene, mapping(m.get("spec.selector.matchLabels")))
-    planned = [r.total_replicas * scene.plan.nodes(r) for d in pods if (r := scene.role(d))]
-    all_of_them = isinstance(least, int) and any(least >= n for n in planned)
-    most = m.get("spec.maxUnavailable")
-    if most == "100%" or (isinstance(most, int) and any(most >= n > 1 for n in planned)):
-        problem = "every pod may be evicted at once: it protects nothing"
-        scene.add("budget", m, "spec.maxUnavailable", problem, "constraints.spareReplicas")
-    if m.get("spec.maxUnavailable") in (0, "0", "0%") or least == "100%" or all_of_them:
-        scene.add(
-            "budget",
-            m,
-            f"spec.{fields[0]}",
-            "no pod could ever be evicted: every node drain would hang",
-            "constraints.spareReplicas",
-        )
-
-
-def _check_cover(scene: Scene) -> None:
-    """A pod under two budgets cannot be evicted at all (the eviction API refuses it); under none, its replica goes with it."""
-    for budget in scene.of_kind("PodDisruptionBudget"):
-        covered = {(d.name, d.is_worker) for d in scene.pods if admits(budget.get("spec.selector"), d.pod_labels)}
-        for d in scene.pods:
-            if d.is_worker and (d.name, False) in covered and (d.name, True) not in covered:
-                problem = f"leaves out the workers of {d.name}: who evicts one ends its replica"
-                scene.add("budget", budget, "spec.selector", problem, "metadata.name")
-    for d in scene.pods:
-        over = [b for b in scene.of_kind("PodDisruptionBudget") if admits(b.get("spec.selector"), d.pod_labels)]
-        for budget in over[1:]:
-            problem = f"covers the pods of {d.name}, which {over[0].name} does already: neither lets them be evicted"
-            scene.add("budget", budget, "spec.selector", problem, "metadata.name")
+        require_port(scene, m, "spec.ports.targetPort", target, pods, "deploy.overrides.args", port.get("protocol", "TCP"))
 
 
 def _check_monitor(scene: Scene, m: Manifest) -> None:
@@ -186,7 +96,7 @@ def _check_monitor(scene: Scene, m: Manifest) -> None:
         scene.add("reference", m, "spec.namespaceSelector", problem, "deploy.namespace")
     for endpoint in endpoints:
         _check_endpoint(scene, m, endpoint, pods)
-        _require_port(scene, m, "spec.podMetricsEndpoints.port", str(endpoint.get("port")), pods)
+        require_port(scene, m, "spec.podMetricsEndpoints.port", str(endpoint.get("port")), pods, "deploy.overrides.args", "TCP")
 
 
 def _check_endpoint(scene: Scene, m: Manifest, endpoint: Mapping[str, Any], pods: list[Manifest]) -> None:
@@ -200,10 +110,8 @@ def _check_endpoint(scene: Scene, m: Manifest, endpoint: Mapping[str, Any], pods
         launch = scene.launch(pod)
         if launch is None:
             continue
-        asked = (
-            next((p.get("containerPort") for p in pod.ports if p.get("name") == endpoint.get("port")), None),
-            endpoint.get("path", "/metrics"),
-        )
+        name = endpoint.get("port")
+        asked = (server_port(pod, name) or first_port(pod, name)[1], endpoint.get("path", "/metrics"))
         gives = (launch.metrics_port or launch.port, launch.metrics_path)
         if asked[0] is not None and asked != gives:
             problem = f"asks {pod.name} for {asked[1]} on port {asked[0]}, it gives {gives[1]} on {gives[0]}"
@@ -217,7 +125,7 @@ def _check_entry(scene: Scene) -> None:
         if service.name == scene.plan.name:
             runs = {
                 x.name
-                for d in _selected(scene, mapping(service.get("spec.selector")))
+                for d in matched(scene, mapping(service.get("spec.selector")))
                 if (x := scene.launch(d)) is not None
             }
             if runs != {entry.name}:
@@ -242,7 +150,7 @@ def _check_discovery(scene: Scene) -> None:
     for arg in router.args:
         if arg.flag in ("--prefill-selector", "--decode-selector", "--selector"):
             wanted = dict(word.partition("=")[::2] for word in arg.values)
-            pods = _selected(scene, wanted)
+            pods = matched(scene, wanted)
             found = {x.name for d in pods if (x := scene.launch(d)) is not None}
             if arg.flag == "--selector":
                 right = found == {x.name for x in scene.launches if x.role is not None}

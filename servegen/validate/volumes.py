@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from servegen.plan import Role
+from servegen.validate.mounts import mounts_of, resolved
 from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
 from servegen.validate.syntax import is_name, quantity, shown
 
@@ -43,16 +44,14 @@ def _check_volumes(scene: Scene, m: Manifest) -> None:
         if not path.startswith("/"):
             problem = f"{shown(path)} is no absolute path"
             scene.add("volume", m, f"{m.pod_path}.containers[].volumeMounts", problem, "deploy.modelCache")
-    paths = [[str(mapping(x).get("mountPath")) for x in sequence(c.get("volumeMounts"))] for c in containers]
-    for what, seen in (("volumes", names), *(("volumeMounts", p) for p in paths)):
-        if len(set(seen)) < len(seen):
-            scene.add("volume", m, f"{m.pod_path}.{what}", "one is there twice", "deploy.modelCache")
+    for twice in sorted({x for x in names if names.count(x) > 1}):
+        scene.add("volume", m, f"{m.pod_path}.volumes", f"{shown(twice)} is there twice", "deploy.modelCache")
     claims = [*(c.name for c in scene.of_kind("PersistentVolumeClaim")), scene.plan.deploy.cache.claim]
     for volume in volumes:
         claim = dig(volume, "persistentVolumeClaim.claimName")
         if claim is not None and claim not in claims:
             problem = f"the claim {shown(claim)} is neither in the bundle nor the spec's"
-            scene.add("reference", m, f"{m.pod_path}.volumes", problem, "deploy.modelCache.claim")
+            scene.add("claimname", m, f"{m.pod_path}.volumes", problem, "deploy.modelCache.claim")
         size = dig(volume, "emptyDir.sizeLimit")
         if size is not None and quantity(size) is None:
             scene.add(
@@ -76,19 +75,17 @@ def _check_cache(scene: Scene, m: Manifest, role: Role) -> None:
     container = m.server
     env = {str(mapping(e).get("name")): mapping(e).get("value") for e in sequence(container.get("env"))}
     home = env.get("HF_HUB_CACHE")
-    mounts = [mapping(x) for x in sequence(container.get("volumeMounts"))]
-    mount = next((x for x in mounts if x.get("mountPath") == home), None)
     if home is None:
         if scene.plan.choice.engine in _ASK_HUB and not role.load.startswith("/"):
             problem = "HF_HUB_CACHE is not set: every pod downloads the weights anew, into its own layer"
             scene.add("volume", m, f"{m.server_path}.env", problem, _KEY)
         return
     path = f"{m.server_path}.volumeMounts"
+    mount = next((x for x in mounts_of(m, container) if x.path == resolved(home)), None)
     if mount is None:
         scene.add("volume", m, path, f"nothing is mounted at {home}, where HF_HUB_CACHE points: every pod downloads anew", _KEY)
         return
-    volume = next((mapping(v) for v in sequence(m.pod.get("volumes")) if mapping(v).get("name") == mount.get("name")), {})
-    if mount.get("readOnly") or dig(volume, "persistentVolumeClaim.readOnly"):
+    if not mount.writable:
         scene.add("volume", m, path, f"{home} is read-only, and the first start downloads the weights into it", _KEY)
 
 
@@ -107,7 +104,9 @@ def _check_claim(scene: Scene, m: Manifest) -> None:
         scene.add("claim", m, "spec.volumeMode", "weights are files, which a raw device does not hold", "deploy.modelCache.size")
     if (m.get("spec.storageClassName") or "") != cache.storage_class:
         problem = f"is {shown(m.get('spec.storageClassName'))}, the spec says {cache.storage_class or 'nothing'}"
-        scene.add("claim", m, "spec.storageClassName", problem, "deploy.modelCache.storageClass")
+        # Where the spec names none, the cluster's default is only the first guess.
+        code = "claim" if cache.storage_class else "storageclass"
+        scene.add(code, m, "spec.storageClassName", problem, "deploy.modelCache.storageClass")
     size = m.get("spec.resources.requests.storage")
     held = quantity(size)
     if held is None:

@@ -260,7 +260,7 @@ FURTHER: tuple[Fault, ...] = (
     Fault("claim without access mode", "one", CLAIM, put("spec.accessModes", []),
           "claim", "spec.accessModes", "deploy.modelCache.size", "none: pods of several nodes mount it, which takes"),
     Fault("claim of a storage class not the spec's", "one", CLAIM, put("spec.storageClassName", "x"),
-          "claim", "spec.storageClassName", "deploy.modelCache.storageClass", "is 'x', the spec says nothing"),
+          "storageclass", "spec.storageClassName", "deploy.modelCache.storageClass", "is 'x', the spec says nothing"),
     Fault("claim volumeMode Block", "one", CLAIM, put("spec.volumeMode", "Block"),
           "claim", "spec.volumeMode", "deploy.modelCache.size", "weights are files, which a raw device does not hold"),
 )  # fmt: skip

@@ -154,6 +154,7 @@ def of(container: str) -> str:
     return f"{HEAD}spec:\n  template:\n    spec:\n      containers:\n        - {container}\n"
 
 
+AFFINITY, REQUIRED = f"{HEAD}spec: {{template: {{spec: {{affinity: {{", "requiredDuringSchedulingIgnoredDuringExecution"
 #: A patch with a mark where the fault stands, and what is said.
 FAULTS = (
     (f"{HEAD}spec:\n  §replicas: 99\n", "spec.replicas: is 99, the plan has 1"),
@@ -183,6 +184,13 @@ FAULTS = (
     (of("{name: serve, env: [§{name: 'a b', value: c}]}"), "'a b' cannot name a variable"),
     (f"{SERVICE}§$patch: delete\n", "no Service is named 'chat'"),
     ("§kind: Service\nmetadata: {name: caht}\n", "patches Service/caht, which is not in the bundle; there are Service/chat"),
+    (f"{AFFINITY}nodeAffinity: {{§{REQUIRED}: {{nodeSelectorTerms: [{{matchExpressions: [{{key: z, operator: In, values: [a]}},"
+     " {key: z, operator: DoesNotExist}]}]}}}}}}\n", "no node can ever meet it: z must be In 'a' and DoesNotExist"),
+    (f"{AFFINITY}podAffinity: {{{REQUIRED}: [{{§topologyKey: kubernetes.io/hostnames, labelSelector: {{}}}}]}}}}}}}}}}\n",
+     "no node has the label kubernetes.io/hostnames"),
+    (of("{name: serve, securityContext: {§readOnlyRootFilesystem: true}}"), "no volume takes temporary files"),
+    (of("{name: serve, §volumeMounts: [{name: shm, mountPath: /models/}]}"), "'/models' is there twice"),
+    ("kind: PodDisruptionBudget\nmetadata: {name: chat-serve}\nspec: {maxUnavailable: null, §minAvailable: 1}\n", "could ever"),
     ("kind: Deployment\n§apiVersion: apps/v1beta2\nmetadata: {name: chat-serve}\n", "the object's is 'apps/v1'"),
     ("§- {op: replace, path: /spec/replicas, value: 3}\n", "it is a list, as JSON6902 patches are"),
     ("§", "it holds no object"),
@@ -207,7 +215,7 @@ def test_a_fault_of_a_patch_names_its_line(marked: str, says: str, tmp_path: Pat
 #: What people patch, and nothing is wrong with.
 GOOD = (
     f"{HEAD}spec:\n  template:\n    metadata: {{annotations: {{sidecar: 'yes'}}, labels: {{team: a}}}}\n",
-    f"{HEAD}spec: {{template: {{spec: {{tolerations: [{{operator: Exists}}], schedulerName: vol, nodeSelector: {{z: a}}}}}}}}\n",
+    f"{HEAD}spec: {{template: {{spec: {{tolerations: [{{operator: Exists}}], nodeSelector: {{z: a}}}}}}}}\n",
     of(f"{SIDE}}}"),
     of("{name: serve, env: [{name: A, valueFrom: {fieldRef: {fieldPath: metadata.name}}}], terminationMessagePath: /x}"),
     "kind: Service\nmetadata: {name: chat}\nspec: {type: LoadBalancer, externalTrafficPolicy: Local}\n",
@@ -231,6 +239,9 @@ WARNED = (
     (f"{HEAD}spec: {{template: {{spec: {{§serviceAccountName: mine}}}}}}\n", "there is no ServiceAccount 'mine'"),
     (DATA + "      containers: [{name: serve, volumeMounts: [{name: d, mountPath: /a}]}]\n", "'adapters' is neither"),
     (of("§{name: side, image: 'busybox:1.36'}"), "must be unprivileged"),
+    (of("{name: serve, §livenessProbe: null}"), "livenessProbe: is missing"),
+    (f"{HEAD}spec: {{template: {{spec: {{§schedulerName: volcano}}}}}}\n", "unless a scheduler 'volcano' runs in the cluster"),
+    (f"{HEAD}spec: {{template: {{spec: {{§schedulingGates: [{{name: example.com/quota}}]}}}}}}\n", "lifted 'example.com/quota'"),
 )
 
 

@@ -28,6 +28,7 @@ from tests.proof.faults import FAULTS, SPECS, Fault
 from tests.proof.further_faults import FURTHER
 from tests.proof.group_faults import GROUP_FAULTS
 from tests.proof.harness import ROOT, command, spec, tree, write_spec
+from tests.proof.node_faults import NODE_FAULTS
 from tests.proof.rule_faults import RULE_FAULTS
 from tests.proof.service_faults import SERVICE_FAULTS
 
@@ -44,7 +45,7 @@ KINDS = {
     "role": "Role",
     "rolebinding": "RoleBinding",
 }
-ALL = (*FAULTS, *FURTHER, *GROUP_FAULTS, *RULE_FAULTS, *SERVICE_FAULTS)
+ALL = (*FAULTS, *FURTHER, *GROUP_FAULTS, *NODE_FAULTS, *RULE_FAULTS, *SERVICE_FAULTS)
 
 
 @cache

@@ -291,7 +291,7 @@ CASES: list[tuple[str, Plan, Callable[[Bundle], Bundle], str, str]] = [
         "a probe is missing",
         AGGREGATED,
         edit(SERVE, "livenessProbe:", "deadProbe:"),
-        "probe",
+        "liveness",
         "livenessProbe: is missing",
     ),
     (
@@ -355,7 +355,7 @@ CASES: list[tuple[str, Plan, Callable[[Bundle], Bundle], str, str]] = [
         "claim that is not there",
         KEDA,
         edit(DECODE, 'claimName: "llama-chat-models"', 'claimName: "models"'),
-        "reference",
+        "claimname",
         "claim 'models'",
     ),
     ("claim too small", KEDA, edit("persistentvolumeclaim-models", '"187Gi"', '"100Gi"'), "claim", "141 GB"),
@@ -458,7 +458,7 @@ CASES: list[tuple[str, Plan, Callable[[Bundle], Bundle], str, str]] = [
         "decode",
     ),
     ("a launch without pods", KEDA, drop(DECODE), "launch", "decode"),
-    ("no account", AGGREGATED, drop("serviceaccount-server"), "reference", "ServiceAccount"),
+    ("no account", AGGREGATED, drop("serviceaccount-server"), "account", "ServiceAccount"),
     ("no role", KEDA, drop("role-router"), "reference", "no Role"),
     (
         "binding for a stranger",
@@ -468,7 +468,7 @@ CASES: list[tuple[str, Plan, Callable[[Bundle], Bundle], str, str]] = [
             '  - kind: "ServiceAccount"\n    name: "llama-chat-router"',
             '  - kind: "ServiceAccount"\n    name: "default"',
         ),
-        "reference",
+        "account",
         "'default'",
     ),
     (
@@ -552,9 +552,9 @@ def test_a_finding_names_object_field_key_and_template() -> None:
 def test_all_findings_come_at_once() -> None:
     bundle = edit(SERVE, "sglang:v0.5.23", "sglang:latest")(drop("serviceaccount-server")(render(AGGREGATED)))
     assert {d.code for d in findings(AGGREGATED, bundle)} == {
+        "bundle-account",
         "bundle-image",
         "bundle-kustomization",
-        "bundle-reference",
     }
 
 

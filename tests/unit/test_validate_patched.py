@@ -30,12 +30,16 @@ def planned(kind: str) -> Plan:
     return make_plan()
 
 
+def patched(plan: Plan, *patches: dict[str, Any]) -> list[Diagnostic]:
+    """The findings once patches are merged."""
+    texts = tuple((f"p{i}.yaml", json.dumps(patch)) for i, patch in enumerate(patches))
+    plan = replace(plan, deploy=replace(plan.deploy, patches=texts))
+    return findings(plan, render(plan))
+
+
 def judged(kind: str, of: str, **body: Any) -> list[Diagnostic]:
     """The findings once one patch is merged."""
-    plan = planned(kind)
-    patch = json.dumps({"kind": of, "metadata": {"name": body.pop("name", NAMES[kind])}, **body})
-    plan = replace(plan, deploy=replace(plan.deploy, patches=(("p.yaml", patch),)))
-    return findings(plan, render(plan))
+    return patched(planned(kind), {"kind": of, "metadata": {"name": body.pop("name", NAMES[kind])}, **body})
 
 
 def served(pod: dict[str, Any] | None = None, **container: Any) -> list[Diagnostic]:
