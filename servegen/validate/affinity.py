@@ -38,30 +38,30 @@ def _check_node(scene: Scene, m: Manifest) -> None:
 
 def _check_labels(scene: Scene, m: Manifest) -> None:
     """Labels of nodes with a typo: where one must be there no pod is placed, where it is a wish nothing comes of it."""
-    for path, label, severity in _labels(m):
+    for path, label, severity, key in _labels(m):
         if meant := misspelt(label):
             does = "no pod is placed as it asks" if severity == "error" else "nothing comes of it"
             problem = f"no node has the label {label}, and {does}; did you mean {meant}?"
-            scene.add("placement", m, f"{m.pod_path}.{path}", problem, _KEY, severity)
+            scene.add("placement", m, f"{m.pod_path}.{path}", problem, key, severity)
 
 
-def _labels(m: Manifest) -> Iterator[tuple[str, object, Severity]]:
-    """(path, label, how bad it is where no node has it) of all labels of nodes that a pod must know."""
+def _labels(m: Manifest) -> Iterator[tuple[str, object, Severity, str]]:
+    """(path, label, how bad it is where no node has it, key of the spec) of all labels of nodes that a pod counts on."""
     for label in mapping(m.pod.get("nodeSelector")):
-        yield "nodeSelector", label, "error"
+        yield "nodeSelector", label, "error", "hardware.pool[].nodeSelector"
     for term in required_terms(m.pod) or ():
         for expression in map(mapping, sequence(term.get("matchExpressions"))):
             if expression.get("operator") in ("In", "Exists", "Gt", "Lt"):
-                yield f"affinity.nodeAffinity.{_REQUIRED}", expression.get("key"), "error"
+                yield f"affinity.nodeAffinity.{_REQUIRED}", expression.get("key"), "error", _KEY
     for i, spread in enumerate(map(mapping, sequence(m.pod.get("topologySpreadConstraints")))):
         hard = spread.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule"
-        yield f"topologySpreadConstraints[{i}].topologyKey", spread.get("topologyKey"), "error" if hard else "warning"
+        yield f"topologySpreadConstraints[{i}].topologyKey", spread.get("topologyKey"), "error" if hard else "warning", _KEY
     for kind in ("podAffinity", "podAntiAffinity"):
         for i, term in enumerate(_terms(m, kind, _REQUIRED)):
-            yield f"affinity.{kind}.{_REQUIRED}[{i}].topologyKey", term.get("topologyKey"), "error"
+            yield f"affinity.{kind}.{_REQUIRED}[{i}].topologyKey", term.get("topologyKey"), "error", _KEY
         for i, term in enumerate(_terms(m, kind, _PREFERRED)):
             at = f"affinity.{kind}.{_PREFERRED}[{i}].podAffinityTerm.topologyKey"
-            yield at, dig(term, "podAffinityTerm.topologyKey"), "warning"
+            yield at, dig(term, "podAffinityTerm.topologyKey"), "warning", _KEY
 
 
 def _terms(m: Manifest, kind: str, how: str) -> list[Mapping[str, Any]]:

@@ -18,8 +18,8 @@ _ROOTS_HOME = "/root"
 _TEMPORARY_VARIABLES, _TEMPORARY = ("TMPDIR", "TEMP", "TMP"), ("/tmp", "/var/tmp", "/usr/tmp")
 #: Where kernels are kept that are compiled while a server starts: folders of its home, and the variables that name another.
 _CACHES = (
-    (".cache", ("XDG_CACHE_HOME", "FLASHINFER_WORKSPACE_BASE")),
-    (".triton", ("TRITON_CACHE_DIR", "TRITON_HOME")),
+    (".cache", ("XDG_CACHE_HOME", "FLASHINFER_WORKSPACE_BASE", "SGLANG_CACHE_DIR")),
+    (".triton", ("TRITON_CACHE_DIR", "TRITON_HOME", "SGLANG_CACHE_DIR")),
 )
 #: Variables that name folders into which a server writes.
 _FOLDERS = ("HOME", "HF_HOME", "HF_HUB_CACHE", *_TEMPORARY_VARIABLES, *(v for _, variables in _CACHES for v in variables))
@@ -31,13 +31,17 @@ def check_homes(scene: Scene) -> None:
         if scene.role(m) is None or not m.containers:
             continue
         own, pod = mapping(m.server.get("securityContext")), mapping(m.pod.get("securityContext"))
-        users = [s["runAsUser"] for s in (own, pod) if s.get("runAsUser") is not None]
-        root = not users or users[0] == 0
+        users = [
+            (f"{at}.securityContext.runAsUser", security["runAsUser"])
+            for at, security in ((m.server_path, own), (m.pod_path, pod))
+            if security.get("runAsUser") is not None
+        ]
+        root = not users or users[0][1] == 0
         if root and own.get("runAsNonRoot", pod.get("runAsNonRoot")) and _is_roots(m):
             problem = "is true, and the image runs as root: the kubelet refuses to start it without runAsUser"
             scene.add("user", m, f"{m.server_path}.securityContext.runAsNonRoot", problem, "deploy.image")
         if not root:
-            _check_other(scene, m, users[0])
+            _check_other(scene, m, *users[0])
         if own.get("readOnlyRootFilesystem") is True:
             _check_read_only(scene, m, root)
 
@@ -54,19 +58,28 @@ def _named(m: Manifest) -> Iterator[tuple[str, str]]:
             yield name, str(value) if value else f"$({name})"
 
 
-def _check_other(scene: Scene, m: Manifest, user: Any) -> None:
-    """Of another user than root: nothing that it needs may lie in root's home, which is closed to it, mounted there or not."""
+def _check_other(scene: Scene, m: Manifest, at: str, user: Any) -> None:
+    """Of another user than root: what it needs may not lie in root's home, which is closed to it, mounted there or not.
+
+    An image of root's has no other home: where nobody names one the runtime takes / for it, which only root writes.
+    """
     mounts = {x.path for x in mounts_of(m, m.server)}
     if _ROOTS_HOME in mounts:
         return  # a volume is open to whom its own files say
     closed: Severity = "error" if _is_roots(m) else "warning"
-    wrong = [(f"{m.server_path}.env", f"{name} is {path}", closed) for name, path in _named(m) if within(path, _ROOTS_HOME)]
+    named = dict(_named(m))
+    wrong = [(f"{m.server_path}.env", f"{name} is {path}", closed) for name, path in named.items() if within(path, _ROOTS_HOME)]
     if not wrong:
-        under = sorted(at for at in mounts if within(at, _ROOTS_HOME))
-        wrong = [(f"{m.server_path}.volumeMounts", f"{at} is mounted", "warning") for at in under]
+        under = sorted(path for path in mounts if within(path, _ROOTS_HOME))
+        wrong = [(f"{m.server_path}.volumeMounts", f"{path} is mounted", "warning") for path in under]
     for path, what, severity in wrong:
         problem = f"{what}, and the server runs as user {user}, to whom {_ROOTS_HOME} is closed: it must lie outside"
         scene.add("user", m, path, problem, _KEY, severity)
+    homeless = not named.keys() & {"HOME"} and not all(named.keys() & set(variables) for _, variables in _CACHES)
+    if homeless and not wrong and _is_roots(m) and not sequence(m.server.get("envFrom")):
+        problem = f"is {user}, whom the image gives no home, and kernels that are compiled at the start are kept there"
+        problem += ": the server may end as it starts; HOME in a folder that it may write, such as /tmp, is the remedy"
+        scene.add("user", m, at, problem, _KEY, "warning")
 
 
 def _takes(m: Manifest, path: str) -> bool:

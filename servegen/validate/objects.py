@@ -15,6 +15,10 @@ FOLDER = "kubernetes/"
 KUSTOMIZATION = "kubernetes/kustomization.yaml"
 PATCHES = "kubernetes/patches/"
 
+#: Codes of what a cluster takes from a user who asks for it, as only a patch can: what opens a pod, accounts, claims and
+#: storage classes that may stand in the cluster already, where no bundle shows them, and a server that nobody restarts.
+ON_PURPOSE = frozenset({"bundle-security", "bundle-account", "bundle-claimname", "bundle-storageclass", "bundle-liveness"})
+
 Labels = Mapping[str, Any]
 
 

@@ -16,14 +16,11 @@ from servegen.manifest import UnreadableError, documents
 from servegen.secrecy import secret_value
 from servegen.validate.locate import narrowest, nearest
 from servegen.validate.merge import PatchError, merged
-from servegen.validate.objects import FOLDER, PATCHES, TEMPLATES, Manifest, Scene, dig, mapping, sequence
+from servegen.validate.objects import FOLDER, ON_PURPOSE, PATCHES, TEMPLATES, Manifest, Scene, dig, mapping, sequence
 from servegen.validate.schema import NEWEST, problems
 from servegen.validate.syntax import minor_version, shown
 
 _KEY = "deploy.overrides.patches"
-#: Codes of what a cluster takes from a user who asks for it, as only a patch can: what opens a pod, accounts, claims and
-#: storage classes that may stand in the cluster already, where no bundle shows them, and a server that nobody restarts.
-_ON_PURPOSE = frozenset({"bundle-security", "bundle-account", "bundle-claimname", "bundle-storageclass", "bundle-liveness"})
 
 Judge = Callable[[list[Manifest]], list[Diagnostic]]
 
@@ -195,7 +192,7 @@ def _told(found: Diagnostic, patch: Patch, manifests: list[Manifest]) -> Diagnos
     where = patch.where(at, body) if within else patch.whole
     governing = found.hint.partition(";")[0]
     hint = patch.hint if not governing or _KEY in governing else f"{patch.hint}, against {governing}"
-    accepted = found.code in _ON_PURPOSE
+    accepted = found.code in ON_PURPOSE
     message = f"with the patch, {found.message}"
     return replace(found, message=message, where=where, hint=hint, severity="warning" if accepted else found.severity)
 

@@ -1,7 +1,7 @@
 """What the API server asks of several fields of one object: of which one may be there, and which goes only with another.
 
 ``values.py`` holds the rules of single fields. ``check_rules`` walks every object by the types of ``schema.json`` and asks
-both; it comes last, and is silent where a check that knows the plan has spoken of the same field.
+both; it comes last, and is silent where a check that knows the plan has found the same field wrong, whoever wrote it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from servegen.validate.manifests import governing
-from servegen.validate.objects import Scene, dig, mapping, sequence
+from servegen.validate.objects import ON_PURPOSE, Scene, dig, mapping, sequence
 from servegen.validate.schema import NEWEST, Release, typed
 from servegen.validate.syntax import minor_version, quantity, shown
 from servegen.validate.values import LINUX_ONLY, value_problems
@@ -69,7 +69,8 @@ _ALLOWS_RESTARTS: Release = (1, 34)  # from here on, a container may have a poli
 def check_rules(scene: Scene) -> None:
     """Every object of the bundle against the rules that hold for its type, wherever in a manifest it stands."""
     release = minor_version(scene.plan.deploy.kubernetes_version) or NEWEST
-    said = {tuple(d.message.split(": ", 2)[:2]) for d in scene.found}
+    wrong = (d for d in scene.found if d.severity == "error" and d.code not in ON_PURPOSE)
+    said = {tuple(d.message.split(": ", 2)[:2]) for d in wrong}
     for m in scene.manifests:
         for path, owner, node in typed(m.body, m.kind):
             for code, problems in (("value", value_problems(owner, node, path)), ("union", _together(owner, node, release))):

@@ -67,7 +67,7 @@ NODE_FAULTS: tuple[Fault, ...] = (
     Fault("affinity to a zone with a typo", "one", SERVE, put(AFFINITY, nodes([wants("topology.kubernetes.io/zones", "Exists")])),
           "placement", "nodeAffinity", PATCHES, "did you mean topology.kubernetes.io/zone?"),
     Fault("node selector with a typo", "one", SERVE, put(f"{POD}.nodeSelector.kubernetes/dot/io/archs", "amd64"),
-          "placement", "nodeSelector", PATCHES, "no node has the label kubernetes.io/archs"),
+          "placement", "nodeSelector", WHERE, "no node has the label kubernetes.io/archs"),
     Fault("spread over zones with a typo", "one", SERVE, spread("topology.kubernetes.io/zones"),
           "placement", "topologySpreadConstraints[0].topologyKey", PATCHES, "did you mean topology.kubernetes.io/zone?"),
     Fault("spread over hosts with a typo", "one", SERVE, spread("kubernetes.io/hostnames"),

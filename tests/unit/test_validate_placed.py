@@ -187,6 +187,9 @@ def at(*paths: str) -> dict[str, Any]:
         ({"volumes": [TMP], "securityContext": {"runAsUser": 1000}}, at("/root"), "", ""),
         ({"volumes": [TMP]}, at("/root/.cache"), "", ""),
         ({"securityContext": {"runAsUser": 1000}}, {"env": [{"name": "HOME", "value": "/tmp"}]}, "", ""),
+        ({"securityContext": {"runAsUser": 1000}}, {}, "warning", "spec.template.spec.securityContext.runAsUser: is 1000, whom"),
+        ({"securityContext": {"runAsUser": 1000}}, {"env": [{"name": "SGLANG_CACHE_DIR", "value": "/tmp/c"}]}, "", ""),
+        ({}, {"securityContext": {"runAsUser": 1000}}, "warning", "containers[0].securityContext.runAsUser: is 1000, whom"),
         ({"securityContext": {"runAsUser": 1000}}, {"env": [{"name": "HF_HOME", "value": "/root/h"}]}, "error", "HF_HOME is"),
     ],
 )  # fmt: skip

@@ -31,6 +31,8 @@ PODS = {
     "a class": "{priorityClassName: llm-high, runtimeClassName: nvidia, schedulerName: volcano}",
     "seccomp": "{securityContext: {seccompProfile: {type: Localhost, localhostProfile: profiles/llm.json}}}",
     "users": "{securityContext: {fsGroup: 1000, runAsUser: 1000, runAsNonRoot: true, fsGroupChangePolicy: OnRootMismatch}}",
+    "users with a home": "{securityContext: {fsGroup: 1000, runAsUser: 1000, runAsNonRoot: true}, containers: [{name: serve,"
+    " env: [{name: HOME, value: /tmp}]}]}",
     "sysctls": "{securityContext: {sysctls: [{name: net.core.somaxconn, value: '4096'}]}}",
     "gates": "{readinessGates: [{conditionType: target-health.elbv2.k8s.aws/llm}], schedulingGates: [{name: kueue.x-k8s.io/x}]}",
     "a node pool": "{affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: ["
@@ -93,6 +95,7 @@ OBJECTS = {
 TOLD = {
     "a class": "no pod is placed unless a scheduler 'volcano' runs in the cluster",
     "gates": "until something in the cluster has lifted 'kueue.x-k8s.io/x'",
+    "users": "runAsUser: is 1000, whom the image gives no home",
     "a read-only root": "kernels that are compiled at the start are kept in /root/.cache and /root/.triton",
 }
 
