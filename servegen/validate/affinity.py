@@ -13,7 +13,7 @@ from servegen.validate.objects import Manifest, Scene, admits, dig, mapping, seq
 from servegen.validate.rollouts import lost_in_rollout
 
 _KEY = "deploy.overrides.patches"
-_HOST = "kubernetes.io/hostname"
+_HOST, _INSTANCE = "kubernetes.io/hostname", "app.kubernetes.io/instance"
 _REQUIRED, _PREFERRED = "requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution"
 #: A label that the pods of a rollout's two sides have in different values.
 _REVISIONS = frozenset({"pod-template-hash", "controller-revision-hash"})
@@ -27,6 +27,7 @@ def check_affinity(scene: Scene) -> None:
         role = scene.role(m)
         if role is not None:
             _check_apart(scene, m, role)
+            _check_together(scene, m, role)
 
 
 def _check_node(scene: Scene, m: Manifest) -> None:
@@ -93,6 +94,20 @@ def _check_apart(scene: Scene, m: Manifest, role: Role) -> None:
                 problem = f"keeps the new pods of a rollout off the old ones, which are on all {pool.nodes} nodes and must stay"
                 problem += ": it would wait for ever; matchLabelKeys: [pod-template-hash], or maxUnavailable: 1, lets it move"
                 scene.add("rollout", m, path, problem, "hardware.pool[].nodes")
+
+
+def _check_together(scene: Scene, m: Manifest, role: Role) -> None:
+    """Pods that must all be where another of them is fit one node, or some never start."""
+    pool, labels = scene.plan.pool[role.pool], {_INSTANCE: scene.plan.name}
+    needed = pool.pod_devices(role.devices) * _of_replica(scene, m, role) * role.total_replicas
+    for i, term in enumerate(_terms(m, "podAffinity", _REQUIRED)):
+        # Only of this plan's own pods is it known where they are, and only of one kind of them that they are all together.
+        known = mapping(dig(term, "labelSelector.matchLabels")).items() >= labels.items()
+        others = any(_meets(term, other, other.pod_labels) for other in scene.pods if other != m)
+        if term.get("topologyKey") == _HOST and known and not others and _meets(term, m, m.pod_labels) and needed > pool.per_node:
+            problem = f"puts all of these pods, and {needed} accelerators, on one node of {pool.per_node}: some never start"
+            path = f"{m.pod_path}.affinity.podAffinity.{_REQUIRED}[{i}]"
+            scene.add("placement", m, path, problem, "hardware.pool[].perNode")
 
 
 def _meets(term: Mapping[str, Any], m: Manifest, labels: Mapping[str, Any]) -> bool:

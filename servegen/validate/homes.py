@@ -40,7 +40,7 @@ def check_homes(scene: Scene) -> None:
         if root and own.get("runAsNonRoot", pod.get("runAsNonRoot")) and _is_roots(m):
             problem = "is true, and the image runs as root: the kubelet refuses to start it without runAsUser"
             scene.add("user", m, f"{m.server_path}.securityContext.runAsNonRoot", problem, "deploy.image")
-        if not root:
+        if not root and isinstance(users[0][1], int) and users[0][1] > 0:
             _check_other(scene, m, *users[0])
         if own.get("readOnlyRootFilesystem") is True:
             _check_read_only(scene, m, root)

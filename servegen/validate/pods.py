@@ -84,7 +84,7 @@ def _check_command(scene: Scene, m: Manifest, launch: Launch, container: Any) ->
         found = words[start + miss] if start + miss < len(words) else "the end"
         problem = f"word {start + miss + 1} is {shown(found)}, planned: {shown(planned[miss])}"
         scene.add("command", m, f"{path}.args", problem, "deploy.overrides.args")
-    env = {mapping(e).get("name"): literal(mapping(e).get("value")) for e in sequence(container.get("env"))}
+    env = {str(mapping(e).get("name")): literal(mapping(e).get("value")) for e in sequence(container.get("env"))}
     for name, value in launch.env.items():
         if env.get(name) != value:
             problem = f"{name} is {shown(env.get(name))}, planned: {value!r}"

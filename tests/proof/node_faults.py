@@ -81,6 +81,9 @@ NODE_FAULTS: tuple[Fault, ...] = (
     Fault("budget of a share that rounds up to all", "fixed", BUDGET,
           both(put("spec.maxUnavailable", GONE), put("spec.minAvailable", "50%")),
           "budget", "spec.minAvailable", "constraints.spareReplicas", "no pod could ever be evicted"),
+    Fault("budget that the least of an autoscaler cannot keep", "split", "poddisruptionbudget-decode",
+          both(put("spec.maxUnavailable", GONE), put("spec.minAvailable", 1)),
+          "budget", "spec.minAvailable", "constraints.spareReplicas", "no pod could"),
     # Mounts.
     Fault("mount of the cache under another spelling", "one", SERVE, scratch("/models/"),
           "volume", "containers[0].volumeMounts", "deploy.modelCache", "'/models' is there twice: the one hides the other"),

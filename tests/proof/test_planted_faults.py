@@ -28,7 +28,7 @@ from tests.proof.faults import FAULTS, SPECS, Fault
 from tests.proof.further_faults import FURTHER
 from tests.proof.group_faults import GROUP_FAULTS
 from tests.proof.harness import ROOT, command, spec, tree, write_spec
-from tests.proof.node_faults import NODE_FAULTS
+from tests.proof.node_faults import NODE_FAULTS, nodes, wants
 from tests.proof.rule_faults import RULE_FAULTS
 from tests.proof.service_faults import SERVICE_FAULTS
 
@@ -100,12 +100,16 @@ def test_there_are_enough_kinds(capsys: pytest.CaptureFixture[str]) -> None:
         print(f"\n{len(ALL)} planted faults, {len({f.code for f in ALL})} kinds of findings")
 
 
+NOWHERE = nodes([wants("zone", "In", "a"), wants("zone", "DoesNotExist")])
 TEMPLATES = (
     ("kustomization.yaml.j2", "resources:", "resourcs: []\nresources:", "did you mean resources?"),
     ("kustomization.yaml.j2", "resources:", "crds: [x.yaml]\nresources:", "crds names 'x.yaml', which is not there"),
     ("deployment.yaml.j2", "  revisionHistoryLimit: 5", "  revisionHistoryLimt: 5", "revisionHistoryLimt"),
     ("_pod.j2", "failureThreshold: {{ probe.failures }}", "failureThreshold: 1", "render-differs"),
     ("_pod.j2", "enableServiceLinks: false", "hostNetwork: true", "opens the node to the pod"),
+    ("_pod.j2", "enableServiceLinks: false", f"affinity: {json.dumps(NOWHERE)}", "no node can ever meet it"),
+    ("_pod.j2", "allowPrivilegeEscalation: false", "readOnlyRootFilesystem: true\n            allowPrivilegeEscalation: false",
+     "no volume takes temporary files"),
     ("service.yaml.j2", 'type: "ClusterIP"', 'type: "ClusterIPs"', "ClusterIPs"),
     ("service.yaml.j2", "  ports:", "  port:", "ports"),
     ("poddisruptionbudget.yaml.j2", "{{ o.max_unavailable }}", "0", "maxUnavailable"),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from servegen.errors import Diagnostic
+from servegen.manifest import documents
 from servegen.plan import CachePlan, Plan
+from servegen.render.bundle import render
+from servegen.validate.check import findings
 from servegen.validate.nodes import misspelt
 from tests.proof.node_faults import HOST, PRODUCT, REQUIRED, apart, beside, nodes, wants
 from tests.unit.plans import POOL, make_plan, make_role, make_split_plan
@@ -108,6 +113,21 @@ def test_pods_that_share_no_node(count: int, replicas: int, affinity: dict[str, 
         "strategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
     }))  # fmt: skip
     assert (len(found) == 1 and says in found[0]) if says else found == [], found
+
+
+@pytest.mark.parametrize(
+    ("replicas", "affinity", "right"),
+    [
+        (2, apart(selector=OURS, kind="podAffinity"), True), (3, apart(selector=OURS, kind="podAffinity"), False),
+        (3, apart("topology.kubernetes.io/zone", OURS, kind="podAffinity"), True),
+        (3, apart(selector={"matchLabels": {"app": "cache"}}, kind="podAffinity"), True),
+        (3, apart(selector={}, kind="podAffinity"), True),
+    ],
+)  # fmt: skip
+def test_pods_that_must_share_a_node(replicas: int, affinity: dict[str, Any], right: bool) -> None:
+    spec = {"template": {"spec": {"affinity": affinity}}}
+    found = errors(changed(on(4, replicas=replicas), "Deployment", "llama-chat-serve", spec))
+    assert (found == []) is right and (right or "12 accelerators, on one node of 8" in found[0]), found
 
 
 def test_a_rollout_that_may_lose_a_replica_moves_on_full_nodes() -> None:
@@ -248,3 +268,23 @@ def test_a_storage_class_is_the_users_word_where_the_spec_names_none(cache: Cach
     plan = make_plan(deploy_cache=cache)
     found = changed(plan, "PersistentVolumeClaim", "llama-chat-models", {"storageClassName": "slow"})
     assert [d.severity for d in found] == [severity], found
+
+
+def test_what_a_cluster_takes_hides_nothing_that_it_refuses() -> None:
+    """A finding that a patch turns into a warning does not silence the error of the same field."""
+    found = served({"serviceAccountName": "Not_A_Name"})
+    assert any("no RFC 1123 subdomain" in m for m in errors(found)), found
+    assert any("there is no ServiceAccount 'Not_A_Name'" in m for m in warnings(found)), found
+
+
+def test_a_manifest_is_judged_as_a_patch_is() -> None:
+    plan, path = on(2, replicas=3), "kubernetes/deployment-serve.yaml"
+    bundle = render(plan)
+    (document,) = copy.deepcopy(documents(bundle.files[path]))
+    changes = {"affinity": apart(selector=OURS), "schedulingGates": [{"name": "a/b"}], "schedulerName": "x"}
+    document["spec"]["template"]["spec"] |= changes
+    found = findings(plan, replace(bundle, files={**bundle.files, path: json.dumps(document)}))
+    assert {d.severity for d in found if d.code == "bundle-placement"} == {"error"}
+    assert [d.severity for d in found if d.code == "bundle-outside"] == ["warning", "warning"]
+    assert all("written by template kubernetes/deployment.yaml.j2" in d.hint for d in found)
+    assert all(d.message.startswith("Deployment/llama-chat-serve: spec.template.spec.") for d in found)
