@@ -34,22 +34,22 @@ def _check_node(scene: Scene, m: Manifest) -> None:
     if why := contradictions(m.pod):
         path = f"{m.pod_path}.affinity.nodeAffinity.{_REQUIRED}"
         problem = f"no node can ever meet it: {'; or '.join(dict.fromkeys(why))}; one term at least must be one that a node meets"
-        scene.add("placement", m, path, problem, "hardware.pool[].nodeSelector")
+        scene.add("placement", m, path, problem, _of_nodes(scene, m))
 
 
 def _check_labels(scene: Scene, m: Manifest) -> None:
     """Labels of nodes with a typo: where one must be there no pod is placed, where it is a wish nothing comes of it."""
-    for path, label, severity, key in _labels(m):
+    for path, label, severity, key in _labels(scene, m):
         if meant := misspelt(label):
             does = "no pod is placed as it asks" if severity == "error" else "nothing comes of it"
             problem = f"no node has the label {label}, and {does}; did you mean {meant}?"
             scene.add("placement", m, f"{m.pod_path}.{path}", problem, key, severity)
 
 
-def _labels(m: Manifest) -> Iterator[tuple[str, object, Severity, str]]:
+def _labels(scene: Scene, m: Manifest) -> Iterator[tuple[str, object, Severity, str]]:
     """(path, label, how bad it is where no node has it, key of the spec) of all labels of nodes that a pod counts on."""
     for label in mapping(m.pod.get("nodeSelector")):
-        yield "nodeSelector", label, "error", "hardware.pool[].nodeSelector"
+        yield "nodeSelector", label, "error", _of_nodes(scene, m)
     for term in required_terms(m.pod) or ():
         for expression in map(mapping, sequence(term.get("matchExpressions"))):
             if expression.get("operator") in ("In", "Exists", "Gt", "Lt"):
@@ -63,6 +63,11 @@ def _labels(m: Manifest) -> Iterator[tuple[str, object, Severity, str]]:
         for i, term in enumerate(_terms(m, kind, _PREFERRED)):
             at = f"affinity.{kind}.{_PREFERRED}[{i}].podAffinityTerm.topologyKey"
             yield at, dig(term, "podAffinityTerm.topologyKey"), "warning", _KEY
+
+
+def _of_nodes(scene: Scene, m: Manifest) -> str:
+    """The key that says what nodes a pod goes to: that of its pool, which a router has not."""
+    return _KEY if scene.role(m) is None else "hardware.pool[].nodeSelector"
 
 
 def _terms(m: Manifest, kind: str, how: str) -> list[Mapping[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from servegen.validate.objects import Manifest, Scene, admits, mapping, matched, require_pods
+from servegen.validate.objects import Manifest, Scene, admits, require_pods
 from servegen.validate.syntax import shown, whole
 
 _KEY = "constraints.spareReplicas"
@@ -19,7 +19,7 @@ def check_budgets(scene: Scene) -> None:
 
 
 def _check_budget(scene: Scene, m: Manifest) -> None:
-    require_pods(scene, m, "spec.selector.matchLabels")
+    covered = require_pods(scene, m, "spec.selector.matchLabels")
     fields = [f for f in ("minAvailable", "maxUnavailable") if m.get(f"spec.{f}") is not None]
     if len(fields) != 1:
         problem = f"has {' and '.join(fields) or 'neither of minAvailable and maxUnavailable'}: exactly one is needed"
@@ -29,7 +29,6 @@ def _check_budget(scene: Scene, m: Manifest) -> None:
     if isinstance(count, str) and (not count.endswith("%") or whole(count[:-1]) is None):
         problem = f"{shown(count)} is no share such as 25%; a number of pods has no quotes"
         scene.add("budget", m, path, problem, _KEY)
-    covered = matched(scene, mapping(m.get("spec.selector.matchLabels")))
     planned = [r.total_replicas * scene.plan.nodes(r) for d in covered if (r := scene.role(d))]
     most = m.get("spec.maxUnavailable")
     if most == "100%" or (isinstance(most, int) and any(most >= n > 1 for n in planned)):

@@ -26,9 +26,9 @@ _FOLDERS = ("HOME", "HF_HOME", "HF_HUB_CACHE", *_TEMPORARY_VARIABLES, *(v for _,
 
 
 def check_homes(scene: Scene) -> None:
-    """The server of every pod of a role."""
+    """The process of every launch."""
     for m in scene.pods:
-        if scene.role(m) is None or not m.containers:
+        if scene.launch(m) is None or not m.containers:
             continue
         own, pod = mapping(m.server.get("securityContext")), mapping(m.pod.get("securityContext"))
         users = [
@@ -75,8 +75,9 @@ def _check_other(scene: Scene, m: Manifest, at: str, user: Any) -> None:
     for path, what, severity in wrong:
         problem = f"{what}, and the server runs as user {user}, to whom {_ROOTS_HOME} is closed: it must lie outside"
         scene.add("user", m, path, problem, _KEY, severity)
-    homeless = not named.keys() & {"HOME"} and not all(named.keys() & set(variables) for _, variables in _CACHES)
-    if homeless and not wrong and _is_roots(m) and not sequence(m.server.get("envFrom")):
+    homeless = "HOME" not in named and not all(named.keys() & set(variables) for _, variables in _CACHES)
+    compiles = scene.role(m) is not None and _is_roots(m)
+    if homeless and compiles and not wrong and not sequence(m.server.get("envFrom")):
         problem = f"is {user}, whom the image gives no home, and kernels that are compiled at the start are kept there"
         problem += ": the server may end as it starts; HOME in a folder that it may write, such as /tmp, is the remedy"
         scene.add("user", m, at, problem, _KEY, "warning")
@@ -94,10 +95,11 @@ def _check_read_only(scene: Scene, m: Manifest, root: bool) -> None:
     unseen = bool(sequence(m.server.get("envFrom")))  # may name other folders
     folders = [*(named[v] for v in _TEMPORARY_VARIABLES if v in named), *_TEMPORARY, str(dig(m.server, "workingDir") or "/")]
     if not any(_takes(m, folder) for folder in folders):
-        problem = "is true, and no volume takes temporary files: the engine ends as it starts; an emptyDir at /tmp takes them"
-        scene.add("user", m, path, problem, _KEY, "warning" if unseen else "error")
+        problem = "is true, and no volume takes temporary files, without which no engine starts; an emptyDir at /tmp takes them"
+        # A router may do without; its own template gives it a volume there.
+        scene.add("user", m, path, problem, _KEY, "warning" if unseen or scene.role(m) is None else "error")
     home = named.get("HOME", _ROOTS_HOME if root else "")
-    if not home or unseen:
+    if not home or unseen or scene.role(m) is None:
         return
     lost = [
         f"{home.rstrip('/')}/{folder}"

@@ -53,6 +53,12 @@ CHECKS: dict[str, tuple[str, ...]] = {
     "a token is only referred to": ("token in plain text", "token of nobody", "init container with secret in env"),
     "scaling down spares what is in flight": ("pods that all go at once", "pods that all go at once by Kubernetes"),
     "rollouts move on a full pool": ("rollout that cannot move", "group rollout that cannot move"),
+    "some node can take a pod": (
+        "affinity to another GPU", "affinity to two impossible nodes", "node selector with a typo",
+        "spread over zones with a typo"),
+    "a drain can move every pod": ("budget that blocks every drain", "budget of a share that rounds up to all"),
+    "a mount hides neither weights nor image": ("mount over the weights", "mount over the image", "cache that nobody keeps"),
+    "a server may write what it must": ("root that nobody writes", "home of root for another"),
     "a router may watch its servers": ("role without watch", "role for pods of no group", "router that finds nobody"),
 }  # fmt: skip
 
@@ -94,6 +100,19 @@ def test_what_must_be_in_the_cluster_is_a_warning(says: str, change: Any) -> Non
     found = found_in("one", SERVE, change)
     assert [d.severity for d in found] == ["warning"] and found[0].code == "bundle-outside", [str(d) for d in found]
     assert f"the {says} is not in the bundle" in found[0].message
+
+
+@pytest.mark.parametrize(("field", "value", "says"), [
+    ("schedulerName", "volcano", "no pod is placed unless a scheduler 'volcano' runs"),
+    ("schedulingGates", [{"name": "example.com/quota"}], "until something in the cluster has lifted 'example.com/quota'"),
+])  # fmt: skip
+@pytest.mark.parametrize(("spec", "file", "pod"), [
+    ("one", SERVE, POD), ("group", "leaderworkerset-serve", "spec.leaderWorkerTemplate.workerTemplate.spec"),
+])  # fmt: skip
+def test_who_must_be_in_the_cluster_is_a_warning(field: str, value: Any, says: str, spec: str, file: str, pod: str) -> None:
+    (found,) = found_in(spec, file, put(f"{pod}.{field}", value))
+    assert (found.code, found.severity) == ("bundle-outside", "warning") and f"{pod}.{field}: " in found.message
+    assert says in found.message and "written by template" in found.hint
 
 
 def test_what_may_be_missing_or_is_the_specs_is_none() -> None:

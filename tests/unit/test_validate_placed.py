@@ -18,7 +18,7 @@ from servegen.validate.nodes import misspelt
 from tests.proof.node_faults import HOST, PRODUCT, REQUIRED, apart, beside, nodes, wants
 from tests.unit.plans import POOL, make_plan, make_role, make_split_plan
 from tests.unit.test_validate_bundle import FULL
-from tests.unit.test_validate_patched import errors, patched, served, warnings
+from tests.unit.test_validate_patched import errors, patched, planned, served, warnings
 
 H100 = "NVIDIA-H100-80GB-HBM3"
 OURS = {"matchLabels": {"app.kubernetes.io/instance": "llama-chat"}}
@@ -216,6 +216,16 @@ def at(*paths: str) -> dict[str, Any]:
 def test_what_a_server_may_write(pod: dict[str, Any], container: dict[str, Any], severity: str, says: str) -> None:
     found = served(pod, **container)
     assert [d.severity for d in found if says in d.message][:1] == [severity] if says else found == [], [str(d) for d in found]
+
+
+def test_a_router_compiles_nothing() -> None:
+    tmp = {"name": "tmp", "$patch": "delete"}
+    container = {"name": "router", "securityContext": RO, "volumeMounts": [{"mountPath": "/tmp", "$patch": "delete"}]}
+    spec = {"template": {"spec": {"volumes": [tmp], "containers": [container]}}}
+    (found,) = changed(planned("hpa"), "Deployment", "llama-chat-router", spec)
+    assert found.severity == "warning" and "no volume takes temporary files" in found.message
+    container = {"name": "router", "env": [{"name": "HOME", "$patch": "delete"}]}
+    assert changed(planned("hpa"), "Deployment", "llama-chat-router", {"template": {"spec": {"containers": [container]}}}) == []
 
 
 CLAIM = {"name": "t", "persistentVolumeClaim": {"claimName": "model-cache"}}
