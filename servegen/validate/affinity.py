@@ -8,12 +8,12 @@ from typing import Any
 
 from servegen.errors import Severity
 from servegen.plan import Role
-from servegen.validate.nodes import contradictions, misspelt, required_terms
+from servegen.validate.nodes import HOST, contradictions, misspelt, named_nodes, required_terms
 from servegen.validate.objects import Manifest, Scene, admits, dig, mapping, sequence
 from servegen.validate.rollouts import lost_in_rollout
 
 _KEY = "deploy.overrides.patches"
-_HOST, _INSTANCE = "kubernetes.io/hostname", "app.kubernetes.io/instance"
+_INSTANCE = "app.kubernetes.io/instance"
 _REQUIRED, _PREFERRED = "requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution"
 #: A label that the pods of a rollout's two sides have in different values.
 _REVISIONS = frozenset({"pod-template-hash", "controller-revision-hash"})
@@ -28,6 +28,7 @@ def check_affinity(scene: Scene) -> None:
         if role is not None:
             _check_apart(scene, m, role)
             _check_together(scene, m, role)
+            _check_named(scene, m, role)
 
 
 def _check_node(scene: Scene, m: Manifest) -> None:
@@ -78,7 +79,7 @@ def _check_apart(scene: Scene, m: Manifest, role: Role) -> None:
     """Pods of which no two may share a node take as many nodes as there are pods; what they keep off takes others besides."""
     pool, mine = scene.plan.pool[role.pool], _of_replica(scene, m, role)
     for i, term in enumerate(_terms(m, "podAntiAffinity", _REQUIRED)):
-        if term.get("topologyKey") != _HOST or not _meets(term, m, m.pod_labels):
+        if term.get("topologyKey") != HOST or not _meets(term, m, m.pod_labels):
             continue
         kept_off = _nodes_of_others(scene, m, role, term)
         path = f"{m.pod_path}.affinity.podAntiAffinity.{_REQUIRED}[{i}]"
@@ -109,10 +110,21 @@ def _check_together(scene: Scene, m: Manifest, role: Role) -> None:
         # Only of this plan's own pods is it known where they are, and only of one kind of them that they are all together.
         known = mapping(dig(term, "labelSelector.matchLabels")).items() >= labels.items()
         others = any(_meets(term, other, other.pod_labels) for other in scene.pods if other != m)
-        if term.get("topologyKey") == _HOST and known and not others and _meets(term, m, m.pod_labels) and needed > pool.per_node:
+        if term.get("topologyKey") == HOST and known and not others and _meets(term, m, m.pod_labels) and needed > pool.per_node:
             problem = f"puts all of these pods, and {needed} accelerators, on one node of {pool.per_node}: some never start"
             path = f"{m.pod_path}.affinity.podAffinity.{_REQUIRED}[{i}]"
             scene.add("placement", m, path, problem, "hardware.pool[].perNode")
+
+
+def _check_named(scene: Scene, m: Manifest, role: Role) -> None:
+    """Nodes that a pod asks for by their names must hold all the pods that ask for them."""
+    pool, names = scene.plan.pool[role.pool], named_nodes(m.pod)
+    needed = pool.pod_devices(role.devices) * _of_replica(scene, m, role) * role.total_replicas
+    if names is not None and needed > len(names) * pool.per_node:
+        hold = f"{len(names)} of the pool's nodes by name, which hold {len(names) * pool.per_node} accelerators"
+        path = "nodeSelector" if HOST in mapping(m.pod.get("nodeSelector")) else "affinity.nodeAffinity"
+        problem = f"asks for {hold}; the {role.total_replicas} replicas take {needed}: some never start"
+        scene.add("placement", m, f"{m.pod_path}.{path}", problem, "hardware.pool[].nodes")
 
 
 def _meets(term: Mapping[str, Any], m: Manifest, labels: Mapping[str, Any]) -> bool:

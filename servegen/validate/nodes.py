@@ -9,6 +9,7 @@ from typing import Any
 from servegen.validate.objects import dig, mapping, sequence
 from servegen.validate.syntax import shown, whole
 
+HOST = "kubernetes.io/hostname"
 #: Labels that Kubernetes itself gives to nodes (kubernetes.io/docs/reference/labels-annotations-taints), domain -> names.
 _WELL_KNOWN: Mapping[str, tuple[str, ...]] = {
     "topology.kubernetes.io": ("zone", "region"),
@@ -52,6 +53,21 @@ def required_terms(pod: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
     """Terms of which a node must meet one, None where the pod asks for none."""
     required = dig(pod, "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution")
     return None if required is None else [mapping(t) for t in sequence(mapping(required).get("nodeSelectorTerms"))]
+
+
+def named_nodes(pod: Mapping[str, Any]) -> frozenset[str] | None:
+    """The nodes that a pod may go to where it names them, None where it does not."""
+    host = mapping(pod.get("nodeSelector")).get(HOST)
+    if host is not None:
+        return frozenset({str(host)})
+    found: set[str] = set()
+    for term in required_terms(pod) or ():
+        rules = (*_expressions(term, "matchExpressions"), *_expressions(term, "matchFields"))
+        names = [values for key, operator, values in rules if key in (HOST, "metadata.name") and operator == "In"]
+        if not names:
+            return None
+        found |= {str(value) for value in min(names, key=len)}
+    return frozenset(found) or None
 
 
 def contradictions(pod: Mapping[str, Any]) -> list[str]:

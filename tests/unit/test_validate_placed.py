@@ -40,7 +40,7 @@ OURS = {"matchLabels": {"app.kubernetes.io/instance": "llama-chat"}}
         (nodes([wants("zone", "In", "a", "b"), wants("zone", "In", "b", "c")]), True),
         (nodes([wants("zone", "In", "a"), wants("zone", "In", "b")]), False),
         (nodes([]), False),
-        ({"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchFields": [wants("metadata.name", "In", "n1")]}]}}}, True),
+        ({"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchFields": [wants("metadata.name", "In", "a", "b")]}]}}}, True),
     ],
 )  # fmt: skip
 def test_nodes_that_are_asked_for(affinity: dict[str, Any], right: bool) -> None:
@@ -128,6 +128,24 @@ def test_pods_that_must_share_a_node(replicas: int, affinity: dict[str, Any], ri
     spec = {"template": {"spec": {"affinity": affinity}}}
     found = errors(changed(on(4, replicas=replicas), "Deployment", "llama-chat-serve", spec))
     assert (found == []) is right and (right or "12 accelerators, on one node of 8" in found[0]), found
+
+
+HOSTS = [wants(HOST, "In", "n1", "n2")]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "pod", "right"),
+    [
+        (2, {"nodeSelector": {HOST: "n1"}}, True), (3, {"nodeSelector": {HOST: "n1"}}, False),
+        (4, {"affinity": nodes(HOSTS)}, True), (5, {"affinity": nodes(HOSTS)}, False),
+        (5, {"affinity": nodes(HOSTS, [wants(HOST, "In", "n2", "n3")])}, True),
+        (5, {"affinity": nodes(HOSTS, [wants("zone", "Exists")])}, True),
+        (5, {"affinity": nodes([wants(HOST, "NotIn", "n1")])}, True),
+    ],
+)  # fmt: skip
+def test_nodes_that_are_named(replicas: int, pod: dict[str, Any], right: bool) -> None:
+    found = errors(changed(on(4, replicas=replicas), "Deployment", "llama-chat-serve", {"template": {"spec": pod}}))
+    assert (found == []) is right and (right or "some never start" in found[0]), found
 
 
 def test_a_rollout_that_may_lose_a_replica_moves_on_full_nodes() -> None:
