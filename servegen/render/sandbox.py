@@ -98,7 +98,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         owner = getattr(__obj, "__self__", None)
         if isinstance(owner, _MAKERS):
             args = tuple(map(listed, args))
-            __self._count(cost(__obj.__name__.removesuffix("_map"), owner, (*args, *kwargs.values())))
+            __self._count(cost(__obj.__name__, owner, (*args, *kwargs.values())))
         return _bounded_list(super().call(__context, __obj, *args, **kwargs))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
