@@ -30,6 +30,7 @@ from servegen.validate.references import check_references
 from servegen.validate.scaling import check_scaling
 from servegen.validate.scripts import check_script
 from servegen.validate.unions import check_rules
+from servegen.validate.variables import check_variables
 from servegen.validate.volumes import check_volumes
 
 CHECKS: tuple[Callable[[Scene], None], ...] = (
@@ -39,6 +40,7 @@ CHECKS: tuple[Callable[[Scene], None], ...] = (
     check_pods,
     check_groups,
     check_containers,
+    check_variables,
     check_volumes,
     check_placement,
     check_references,
