@@ -32,7 +32,8 @@ LEFT_OUT: Mapping[str, tuple[str, ...]] = {
 #: The spec key that decides a flag; the search decides the others, within every bound of the spec.
 _KEYS: Mapping[str, str] = {
     **dict.fromkeys(("--model-path", "--load"), "model.name"),
-    **dict.fromkeys(("--quantization", "--dtype", "--bf16", "--fp16", "--fp8-format", "--transformer-impl"), "constraints.weights"),
+    **dict.fromkeys(("--quantization", "--dtype"), "constraints.weights"),
+    **dict.fromkeys(("--bf16", "--fp16", "--fp8-format", "--transformer-impl"), "constraints.weights"),
     "--kv-cache-dtype": "constraints.kvCache",
     **dict.fromkeys(("--tp-size", "--tensor-model-parallel-size"), "constraints.tp"),
     **dict.fromkeys(("--pp-size", "--pipeline-model-parallel-size"), "constraints.pp"),

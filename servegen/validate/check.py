@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from servegen.bundle import Bundle
-from servegen.engines.launch import Launch
 from servegen.engines.registry import get_engine
 from servegen.errors import BundleError, Diagnostic, NotBuiltError, Where
 from servegen.manifest import UnreadableError, documents
