@@ -46,15 +46,13 @@ _ADDRESS = re.compile(r"<[^<>]* at 0x[0-9a-fA-F]+>")
 class _Filtered(NodeTransformer):
     """Hands what a template puts together, texts by ``~`` and lists, to filters, so that it is bounded as what filters make."""
 
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Filter:
-        self.generic_visit(node)
-        return _filter(nodes.List(node.nodes, lineno=node.lineno), _CONCAT)
-
-    def visit_List(self, node: nodes.List | nodes.Tuple | nodes.Dict) -> nodes.Expr:
-        self.generic_visit(node)
-        return node if getattr(node, "ctx", "load") != "load" else _filter(node, _LITERAL)
-
-    visit_Tuple = visit_Dict = visit_List
+    def generic_visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> nodes.Node:
+        super().generic_visit(node, *args, **kwargs)
+        if isinstance(node, nodes.Concat):
+            return _filter(nodes.List(node.nodes, lineno=node.lineno), _CONCAT)
+        if isinstance(node, (nodes.List, nodes.Tuple, nodes.Dict)) and getattr(node, "ctx", "load") == "load":
+            return _filter(node, _LITERAL)
+        return node
 
 
 def _filter(node: nodes.Expr, name: str) -> nodes.Filter:
