@@ -27,7 +27,7 @@ _MOST_MADE = 2**23
 _LONGEST_WRITTEN = 2**20
 _STEP = "servegen_step"
 _CONCAT = "servegen_concat"
-_LITERAL = "servegen_literal"
+_COPY = "servegen_copy"
 #: What runs its body once, once for each item, or whenever it is called.
 _COUNTED = (nodes.Template, nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block)
 #: Globals and filters whose result is another one each time.
@@ -44,14 +44,16 @@ _ADDRESS = re.compile(r"<[^<>]* at 0x[0-9a-fA-F]+>")
 
 
 class _Filtered(NodeTransformer):
-    """Hands what a template puts together, texts by ``~`` and lists, to filters, so that it is bounded as what filters make."""
+    """Hands what a template puts together or copies (texts by ``~``, lists, slices) to filters, which count it."""
 
     def generic_visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> nodes.Node:
         super().generic_visit(node, *args, **kwargs)
         if isinstance(node, nodes.Concat):
             return _filter(nodes.List(node.nodes, lineno=node.lineno), _CONCAT)
-        if isinstance(node, (nodes.List, nodes.Tuple, nodes.Dict)) and getattr(node, "ctx", "load") == "load":
-            return _filter(node, _LITERAL)
+        listed = isinstance(node, (nodes.List, nodes.Tuple, nodes.Dict))
+        sliced = isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
+        if (listed or sliced) and getattr(node, "ctx", "load") == "load":
+            return _filter(cast(nodes.Expr, node), _COPY)
         return node
 
 
@@ -74,7 +76,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         for name in self.filters.keys() - _HAND_ON:
             self.filters[name] = self._bounded(name, self.filters[name])
         self.filters[_STEP] = self._counter()
-        self.filters[_LITERAL] = _bounded_list
+        self.filters[_COPY] = pass_context(lambda _, value: self._copied(value))
         self.filters[_CONCAT] = self._bounded("~", lambda parts: "".join(map(str, parts)))
         self.concat = _joined  # type: ignore[method-assign]
 
@@ -97,7 +99,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         if isinstance(owner, _MAKERS):
             args = tuple(map(listed, args))
             __self._count(cost(__obj.__name__, owner, (*args, *kwargs.values())))
-        return _bounded_list(super().call(__context, __obj, *args, **kwargs))
+        return __self._copied(super().call(__context, __obj, *args, **kwargs))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """``format`` of a text, as it is looked up: Jinja puts a function of its own in its place."""
@@ -110,6 +112,15 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self._made += made
         if self._made > _MOST_MADE:
             raise ValueError(f"its filters and operators make more than {_MOST_MADE:,} characters")
+
+    def _copied(self, value: Any) -> Any:
+        """``value``; a list may hold the same many times, which Python would take forever to write out or to compare."""
+        if isinstance(value, (str, list, tuple, dict)):
+            held = size(value, LONGEST_MADE)
+            if held > LONGEST_MADE and not isinstance(value, str):
+                raise ValueError(f"it makes a list that holds more than {LONGEST_MADE:,} characters")
+            self._count(held)
+        return value
 
     def _bounded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """A filter that is refused where it would make too much. What comes before its value is Jinja's own."""
@@ -155,13 +166,6 @@ class Sandbox(ImmutableSandboxedEnvironment):
             node.body[0].set_lineno(line)  # type: ignore[attr-defined]
         tree.set_environment(self)
         return tree
-
-
-def _bounded_list(value: Any) -> Any:
-    """``value``, which is none that Python would take forever to write out or to compare: it may hold the same many times."""
-    if isinstance(value, (list, tuple, dict)) and size(value, LONGEST_MADE) > LONGEST_MADE:
-        raise ValueError(f"it makes a list that holds more than {LONGEST_MADE:,} characters")
-    return value
 
 
 def _joined(parts: Iterable[str]) -> str:

@@ -59,6 +59,7 @@ LOOPS = {
     "mappings that double": ("x=[1]", "x = dict(a=n.x, b=n.x)"),
     "numbers that double": ("x=3", "x = n.x * n.x"),
     "one filter again and again": ("x=1", "x = ('a' * 60000)|title"),
+    "one slice again and again": ("x='a' * 10**5", "y = n.x[1:]"),
     "one value written again and again": ("x='a' * 10**5", "y = n.x|yaml"),
 }
 
