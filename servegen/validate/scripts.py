@@ -88,13 +88,13 @@ def _hint(found: Diagnostic, planned: bool, template: str) -> str:
     Only what holds of the planned command, too, is the doing of the user's overrides; the rest is that of the template.
     """
     key = decisions.governing(_head(found)) or _ENGINE
+    wrote = f"; written by template {template}" if template else ""
     if planned:
         said = f"spec.deploy.overrides.args; {found.hint}" if found.hint else "spec.deploy.overrides.args"
-        return found.hint if "spec." in found.hint else said
+        return (found.hint if "spec." in found.hint else said) + wrote
     if found.code == "script-env":
         key = "deploy.overrides.env"
-    wrote = f"spec.{key}; written by template {template}" if template else f"spec.{key}"
-    return f"{wrote}; {found.hint}" if found.hint else wrote
+    return f"spec.{key}{wrote}" + (f"; {found.hint}" if found.hint else "")
 
 
 def parse_script(text: str) -> Script:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from servegen.engines.launch import Launch
-from servegen.plan import Role
+from servegen.engines.overrides import value_of
+from servegen.errors import Severity
 from servegen.validate.containers import literal
 from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
 from servegen.validate.syntax import shown
@@ -33,8 +34,13 @@ def check_variables(scene: Scene) -> None:
         _check_path(scene, m, env)
         if role is not None:
             _check_reach(scene, m, launch, env)
-            _check_offline(scene, m, role, env)
+            _check_offline(scene, m, value_of(launch.args, "--model-path", role.load), env)
             _check_optional(scene, m, entries)
+
+
+def _add(scene: Scene, m: Manifest, name: str, problem: str, severity: Severity = "error") -> None:
+    key = f"{_KEY}.{name}" if name in scene.plan.deploy.env else _KEY
+    scene.add("env", m, f"{m.server_path}.env", problem, key, severity)
 
 
 def _check_path(scene: Scene, m: Manifest, env: Mapping[str, str]) -> None:
@@ -48,7 +54,7 @@ def _check_path(scene: Scene, m: Manifest, env: Mapping[str, str]) -> None:
     elif not any(folder.startswith("/") for folder in folders):
         problem = f"PATH is {shown(env['PATH'])}: no program is found, that of the server neither; name the image's folders"
     if problem:
-        scene.add("env", m, f"{m.server_path}.env", problem, _KEY)
+        _add(scene, m, "PATH", problem)
 
 
 def _check_reach(scene: Scene, m: Manifest, launch: Launch, env: Mapping[str, str]) -> None:
@@ -60,30 +66,30 @@ def _check_reach(scene: Scene, m: Manifest, launch: Launch, env: Mapping[str, st
         devices = [device.strip().lstrip("=") for device in env[name].split(",")]
         if all(device == "lo" for device in devices):
             problem = f"{name} is {shown(env[name])}: loopback does not reach {others}; name an interface between nodes, as eth0"
-            scene.add("env", m, f"{m.server_path}.env", problem, _KEY)
+            _add(scene, m, name, problem)
     for name in (n for n in _CALLED if (over or split) and env.get(n, "").startswith(_LOOPBACK)):
         problem = f"{name} is {shown(env[name])}: there {others} find themselves; leave it out"
-        scene.add("env", m, f"{m.server_path}.env", problem, _KEY)
+        _add(scene, m, name, problem)
 
 
-def _check_offline(scene: Scene, m: Manifest, role: Role, env: Mapping[str, str]) -> None:
+def _check_offline(scene: Scene, m: Manifest, load: str, env: Mapping[str, str]) -> None:
     """Who may not ask the hub loads what is there already."""
     told = next((n for n in _OFFLINE if env.get(n, "").upper() in _TRUE), None)
     home = env.get("HF_HUB_CACHE")
-    if told is None or home is None or role.load.startswith("/"):
+    if told is None or home is None or load.startswith("/"):
         return
     mount = next((x for x in map(mapping, sequence(m.server.get("volumeMounts"))) if x.get("mountPath") == home), {})
     first = [mapping(c) for c in sequence(m.pod.get("initContainers"))]
     if any(mapping(x).get("name") == mount.get("name") for c in first for x in sequence(c.get("volumeMounts"))):
         return  # it may be filled there
     volume = next((v for v in map(mapping, sequence(m.pod.get("volumes"))) if v.get("name") == mount.get("name")), {})
-    path, claim = f"{m.server_path}.env", dig(volume, "persistentVolumeClaim.claimName")
+    claim = dig(volume, "persistentVolumeClaim.claimName")
     if "emptyDir" in volume:
-        problem = f"{told} is {env[told]}, and {home} is empty in a new pod: {role.load} is never loaded; leave it out"
-        scene.add("env", m, path, problem, _KEY)
+        problem = f"{told} is {env[told]}, and {home} is empty in a new pod: {load} is never loaded; leave it out"
+        _add(scene, m, told, problem)
     elif claim in [c.name for c in scene.of_kind("PersistentVolumeClaim")]:
-        problem = f"{told} is {env[told]}, and the claim {claim} is made empty: no server starts until {role.load} was put there"
-        scene.add("env", m, path, problem, _KEY, "warning")
+        problem = f"{told} is {env[told]}, and the claim {claim} is made empty: no server starts until {load} was put there"
+        _add(scene, m, told, problem, "warning")
 
 
 def _check_optional(scene: Scene, m: Manifest, entries: list[Mapping[str, Any]]) -> None:

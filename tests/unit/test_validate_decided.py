@@ -85,6 +85,12 @@ def test_a_decision_of_the_plan_that_is_overridden_is_a_warning(args: dict[str, 
     assert told.where.line
 
 
+def test_weights_that_are_made_up_are_told() -> None:
+    (told,) = overridden(PLANS["sglang"], load_format="dummy")
+    assert told.severity == "warning" and "every answer" in told.message
+    assert overridden(PLANS["sglang"], load_format="safetensors") == []
+
+
 def test_of_megatron_too() -> None:
     (told,) = overridden(PLANS["megatron"], load="/other")
     assert "--load /other: the plan says" in told.message and "spec.model.name decides it" in told.hint
@@ -143,6 +149,8 @@ def test_the_hub_is_asked_where_nothing_is_cached() -> None:
     assert cached(claim="there-already") == cached(host_path="/data") == []
     assert told(make_plan(make_role(load="/models/llama"), deploy_cache=CachePlan()), HF_HUB_OFFLINE="1") == []
     assert told(make_plan(deploy_cache=CachePlan()), HF_HUB_OFFLINE="0") == []
+    elsewhere = make_plan(deploy_cache=CachePlan(), deploy_args={"model-path": "/in/the/image"})
+    assert not any("HF_HUB_OFFLINE" in m for _, m in told(elsewhere, HF_HUB_OFFLINE="1"))
 
 
 @pytest.mark.parametrize(("value", "says"), [("", "no program is found"), ("bin", "no program"), ("/a:$PATH", "nothing expands")])
