@@ -9,6 +9,7 @@ from typing import Any
 from servegen.bundle import Bundle
 from servegen.engines.launch import Launch
 from servegen.errors import Diagnostic, Severity, Where
+from servegen.governing import written
 from servegen.plan import Plan, Role
 
 FOLDER = "kubernetes/"
@@ -161,8 +162,7 @@ class Scene:
         template = self.bundle.templates.get(path, "")
         if key == "deploy.overrides.patches" and not self.plan.deploy.patches and template.count("/") > 1:
             return f"template {template} wrote it"  # with a file of the user's own in it
-        where = key if key.startswith("metadata.") else f"spec.{key}"
-        return f"{where}; written by template {template}" if template else where
+        return f"{written(key)}; written by template {template}" if template else written(key)
 
 
 def admits(selector: Any, labels: Labels) -> bool:

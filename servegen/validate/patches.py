@@ -27,7 +27,7 @@ _ON_PURPOSE = ("bundle-security",)
 #: What may stand in the cluster already, where no bundle shows it, and what else a cluster takes from a user who asks for it.
 _ELSEWHERE = re.compile(
     r"there is no ServiceAccount|the claim .* is neither in the bundle|livenessProbe: is missing"
-    r"|storageClassName: is .*, the spec says nothing$"
+    r"|storageClassName: is .*, the spec says nothing$|imagePullPolicy: is Never|internalTrafficPolicy: is Local"
 )
 
 Judge = Callable[[list[Manifest]], list[Diagnostic]]
