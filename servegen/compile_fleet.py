@@ -33,13 +33,17 @@ FLEET_LOCK = "fleet.lock.json"
 
 @dataclass(frozen=True)
 class FleetResult:
-    """How far a fleet has come, as :class:`servegen.compile.Result`; ``parts`` are the members' own bundles."""
+    """How far a fleet has come, as :class:`servegen.compile.Result`; ``parts`` are the members' own bundles.
+
+    ``processes`` search at most side by side: it is a matter of time alone.
+    """
 
     loaded: LoadedFleet
     templates: Path | None = None
     locked: Fleet | None = None
     out: Path | None = None
     verify: bool = False
+    processes: int = 1
     problem: FleetProblem | None = None
     plan: Fleet | None = None
     parts: tuple[single.Result, ...] = ()
@@ -85,12 +89,14 @@ def plan(result: FleetResult) -> FleetResult:
         single.refuse_stale(result.loaded.file, result.locked.plan, problem.inputs, "other members" if others else "")
         return replace(result, plan=result.locked)
     from servegen.solve.fleet import solve_fleet
+    from servegen.solve.team import Team
 
-    found = solve_fleet(problem)
-    if result.verify:
-        from servegen.solve.verify_fleet import verified_fleet
+    with Team(result.processes) as team:
+        found = solve_fleet(problem, team)
+        if result.verify:
+            from servegen.solve.verify_fleet import verified_fleet
 
-        found = verified_fleet(problem, found)
+            found = verified_fleet(problem, found, team=team)
     members = tuple(p and parsed(Plan, dumps(p)) for p in found.members)
     return replace(result, plan=Fleet(loads(dumps(found.plan)), members))
 
@@ -142,8 +148,11 @@ def compile_either(
     locks: Path | None = None,
     out: Path | None = None,
     verify: bool = False,
+    processes: int = 1,
 ) -> single.Result | FleetResult:
     """Take a spec or a fleet down its stages up to and including ``until``; ``locks`` is the folder of locked plans to render.
+
+    The members of a large fleet are searched by as many ``processes``.
 
     Raises whatever a stage raises: UserError, InfeasibleError, StaleError. ValueError for a stage that there is not.
     """
@@ -156,7 +165,7 @@ def compile_either(
     if until not in names:
         raise ValueError(f"there is no stage {until!r}; the stages are {', '.join(names)}")
     locked = read_locked(locks, loaded.name) if locks else None
-    result = FleetResult(loaded, templates, locked, out, verify)
+    result = FleetResult(loaded, templates, locked, out, verify, processes)
     for _, stage in STAGES[: names.index(until)]:
         try:
             result = stage(result)

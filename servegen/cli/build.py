@@ -15,6 +15,7 @@ from servegen.cli.common import (
     folder,
     format_of,
     one_of,
+    processes,
     put,
     put_findings,
     read_specs,
@@ -81,7 +82,7 @@ def build(
         before = not (verify or locked) and was_verified(out, source.name)
         again = verify or (before and (check or diff))
         with solving(loaded):
-            result = compile_either(loaded, until, templates, out if locked else None, out, again)
+            result = compile_either(loaded, until, templates, out if locked else None, out, again, processes())
         warned += result.warnings
         if format == "text":
             say_all(warned)

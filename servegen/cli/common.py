@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from servegen.spec.load import LoadedSpec
 
 STDIN = "-"
+#: Processes beyond which no more are started for one fleet: each takes 150 to 200 MB.
+MOST_PROCESSES = 4
 #: Block style, and flow style or JSON, which indents its keys or has them all on one line.
 _IS_SPEC = re.compile(r"""(?:^["']?|^\s*\{[^}]*?["']?)apiVersion["']?\s*:\s*["']?servegen\b""", re.MULTILINE)
 
@@ -47,14 +49,21 @@ class Source:
 
 
 def solving(loaded: Any) -> AbstractContextManager[None]:
-    """A note while a spec is solved whose trace brings hashes perhaps: every room for its prefix caches takes a search."""
+    """A note while a fleet is solved, or a spec whose trace may bring hashes: every room for its prefix caches takes a search."""
+    from servegen.report.progress import noted
     from servegen.spec.load import LoadedSpec
 
-    if not isinstance(loaded, LoadedSpec) or loaded.spec.spec.traffic.trace is None:
+    if not isinstance(loaded, LoadedSpec):
+        return noted(f"{loaded.name}: solving for {len(loaded.members)} members")
+    if loaded.spec.spec.traffic.trace is None:
         return nullcontext()
-    from servegen.report.progress import noted
-
     return noted(f"{loaded.name}: sizing for {loaded.spec.spec.traffic.trace}")
+
+
+def processes() -> int:
+    """How many may work side by side: as many as this process has cores, within what a small machine has memory for."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, MOST_PROCESSES)
 
 
 def read_specs(paths: Sequence[str]) -> list[Source]:

@@ -13,6 +13,7 @@ from servegen.cli.common import (
     check_templates,
     format_of,
     lock_of,
+    processes,
     put,
     put_data,
     read_lock,
@@ -81,7 +82,7 @@ def plan(
             locked = _locked(against, loaded.name) if against else None
             try:
                 with solving(loaded):
-                    done = compile_either(loaded, until="plan", verify=verify)
+                    done = compile_either(loaded, until="plan", verify=verify, processes=processes())
                 found, code = done.plan, 0
                 if explain and isinstance(done, Result):
                     more = replace(more, explanation=_explained(done))

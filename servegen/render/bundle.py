@@ -33,10 +33,11 @@ def render(plan: Plan, templates: Path | None = None) -> Bundle:
     files: dict[str, str] = {}
     origin: dict[str, str] = {}
     for view in object_views(plan, launches):
-        _write(files, origin, view.meta.path, templating.written_by(view.template))
+        wrote = templating.written_by(view.template)
+        _write(files, origin, view.meta.path, wrote)
         files[view.meta.path] = templating.render(view.template, {"o": view})
         place = templating.place(view.template)
-        prove(view.meta.path, files[view.meta.path], view, view.template, templating.is_users(view.template), place)
+        prove(view.meta.path, files[view.meta.path], view, wrote, templating.is_users(view.template), place)
     patches = _patches(plan.deploy)
     _kustomize(plan, templating, files, origin, patches)
     scripts = _scripts(plan, launches, templating, origin)
@@ -70,7 +71,7 @@ def _kustomize(
     path = "kubernetes/kustomization.yaml"
     files[path] = templating.render(template, {"o": view})
     origin[path] = templating.origin(template)
-    prove(path, files[path], view, template, templating.is_users(template), templating.place(template))
+    prove(path, files[path], view, origin[path], templating.is_users(template), templating.place(template))
 
 
 def check_patches(deploy: DeployPlan) -> None:

@@ -130,7 +130,7 @@ class Environment:
             keep_trailing_newline=True,
             cache_size=-1,
         )
-        self._jinja.filters.update({"yaml": yaml_value, "sh": shell_word, "literal": escape_variables})
+        self._jinja.add_filters(yaml=yaml_value, sh=shell_word, literal=escape_variables)
 
     @property
     def jinja(self) -> Sandbox:

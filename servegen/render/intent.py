@@ -8,6 +8,7 @@ from functools import singledispatch
 from typing import Any
 
 from servegen.errors import Diagnostic, RenderError, Where
+from servegen.governing import of_planned, written
 from servegen.manifest import documents, unescape_variables
 from servegen.render.views import (
     ClaimView,
@@ -32,6 +33,7 @@ Path = tuple[str | int, ...]
 Leaves = list[tuple[Path, Any]]
 
 _MISSING = object()
+_WHY = "a value of the spec broke out of its place, or the template writes something else than the plan says"
 
 
 def prove(
@@ -40,16 +42,23 @@ def prove(
     """Parse ``text`` and compare it with ``view``. ``extendable``: a user's template may add to it, never change it.
     ``template`` wrote it, and ``place`` is the file to mend.
 
-    Raises RenderError that names the file, the field and the template.
+    Raises RenderError that names the object, the field, the spec key and the template.
     """
+    kind, name = ("Kustomization", path) if isinstance(view, KustomizationView) else (view.meta.kind, view.meta.name)
+
+    def differs(field: str, problem: str) -> RenderError:
+        message = f"{kind}/{name}: {field}: {problem}" if field else f"{kind}/{name}: {path} {problem}"
+        hint = f"{written(of_planned(kind, field))}; written by template {template}; {_WHY}"
+        return RenderError(Diagnostic("render-differs", message, Where(place or f"templates/{template}"), hint))
+
     try:
         found = documents(text)
     except ValueError as error:
-        raise _differs(path, place, template, f"is no YAML: {error}") from error
+        raise differs("", f"is no YAML: {error}") from error
     if len(found) != 1 or not isinstance(found[0], dict):
         what = "a list" if isinstance(found[0] if found else None, list) else "plain text, or a single value"
         held = f"{len(found)} documents" if len(found) > 1 else what if found else "nothing"
-        raise _differs(path, place, template, f"holds {held}, one object was meant")
+        raise differs("", f"holds {held}, one object was meant")
     leaves = list(intended(view))
     if not isinstance(view, KustomizationView):
         leaves += _head(view)
@@ -57,14 +66,7 @@ def prove(
         actual = _at(found[0], leaf)
         problem = _compare(actual, meant, extendable)
         if problem:
-            raise _differs(path, place, template, f"{_dotted(leaf)} {problem}")
-
-
-def _differs(path: str, place: str, template: str, message: str) -> RenderError:
-    hint = "a value of the spec broke out of its place, or a template of yours writes something else than the plan says"
-    return RenderError(
-        Diagnostic("render-differs", f"{path}: {message} (template {template})", Where(place or f"templates/{template}"), hint)
-    )
+            raise differs(_dotted(leaf), problem)
 
 
 def _dotted(path: Path) -> str:

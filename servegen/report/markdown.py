@@ -72,8 +72,7 @@ def plan_markdown(
 
 def filters(env: TemplateEnvironment) -> None:
     """Teach the environment what the pages' templates call: ``md``, ``code`` and ``grid``."""
-    for name, function in (("md", escape), ("code", code), ("grid", grid)):
-        env.jinja.filters[name] = function
+    env.jinja.add_filters(md=escape, code=code, grid=grid)
 
 
 def escape(text: object, start: bool = True) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from servegen.solve.options import NOTHING, Option, eligible, partial, reduced, 
 from servegen.solve.packing import least_nodes
 from servegen.solve.problem import Kind, Problem
 from servegen.solve.search import Searched, explained, search
+from servegen.solve.team import ALONE, Team
 from servegen.solve.words import money
 
 #: Nodes of one entry up to which a pool is enlarged to see what a member would take if there were enough of them.
@@ -61,41 +63,43 @@ class Seen:
         return sum(s.searched for s in self.on_pool)
 
 
-def solve_fleet(fleet: FleetProblem) -> Fleet:
-    """The plan of a fleet and of each member.
+def solve_fleet(fleet: FleetProblem, team: Team = ALONE) -> Fleet:
+    """The plan of a fleet and of each member, the same whatever the team.
 
     Raises InfeasibleError if the pool does not carry all members and the objective is not ``unmet``, or if no pool carries one of
     them; NotBuiltError without scipy.
     """
     require()
-    seen = look(fleet)
+    seen = look(fleet, team)
     chosen = allot(seen.options, fleet.pool)
     if chosen is None:
         from servegen.solve.shortage import shortage
 
         if fleet.objective != "unmet":
-            raise shortage(fleet, seen)
-        chosen = allot_part(fleet, seen)
-    return _plans(fleet, seen, chosen)
+            raise shortage(fleet, seen, team)
+        chosen = allot_part(fleet, seen, team=team)
+    return _plans(fleet, seen, chosen, team)
 
 
-def look(fleet: FleetProblem) -> Seen:
+def look(fleet: FleetProblem, team: Team = ALONE) -> Seen:
     """Each member's search on the whole pool, and its options to be carried wholly."""
-    on_pool = tuple(search(e.problem) for e in fleet.entrants)
+    on_pool = tuple(team.each(search, [(e.problem,) for e in fleet.entrants]))
     options = [Contender(e.priority, tuple(whole(e.problem, eligible(e.problem, s)))) for e, s in _pairs(fleet, on_pool)]
     return Seen(on_pool, tuple(options))
 
 
-def allot_part(fleet: FleetProblem, seen: Seen, wide: Sequence[Searched] = ()) -> list[Option]:
+def allot_part(fleet: FleetProblem, seen: Seen, wide: Sequence[Searched] = (), team: Team = ALONE) -> list[Option]:
     """What each member is given where part of the demand, or all, may stay unmet.
 
     ``wide`` are the searches of the :func:`roomy` problems, if they were made. Raises InfeasibleError for a member that no pool
     carries.
     """
     safe = carried(seen.options, fleet.pool)
+    short = [i for i, wholly in enumerate(safe) if not wholly]
+    asked = [(fleet.name, fleet.entrants[i], seen.on_pool[i], wide[i] if wide else None) for i in short]
+    parts = dict(zip(short, team.each(_parts, asked), strict=True))
     members = [
-        own if wholly else Contender(e.priority, (*own.options, *_parts(fleet, e, s, wide[i] if wide else None)))
-        for i, ((e, s), own, wholly) in enumerate(zip(_pairs(fleet, seen.on_pool), seen.options, safe, strict=True))
+        Contender(own.priority, (*own.options, *parts[i])) if i in parts else own for i, own in enumerate(seen.options)
     ]
     chosen = allot(members, fleet.pool)
     if chosen is None:
@@ -103,7 +107,7 @@ def allot_part(fleet: FleetProblem, seen: Seen, wide: Sequence[Searched] = ()) -
     return chosen
 
 
-def _parts(fleet: FleetProblem, entrant: Entrant, seen: Searched, made: Searched | None) -> list[Option]:
+def _parts(fleet: str, entrant: Entrant, seen: Searched, made: Searched | None) -> list[Option]:
     """Options that carry part of the load: of what the pool itself can hold, and of what only a larger one would hold whole."""
     from servegen.solve.shortage import impossible
 
@@ -141,15 +145,17 @@ def _pairs(fleet: FleetProblem, searches: Sequence[Searched]) -> list[tuple[Entr
     return list(zip(fleet.entrants, searches, strict=True))
 
 
-def _plans(fleet: FleetProblem, seen: Seen, chosen: Sequence[Option]) -> Fleet:
+def _plans(fleet: FleetProblem, seen: Seen, chosen: Sequence[Option], team: Team) -> Fleet:
     """The fleet's plan and the members'."""
-    plans: list[Plan | None] = []
-    members: list[Member] = []
-    for i, (entrant, found) in enumerate(_pairs(fleet, seen.on_pool)):
-        others = [option for j, option in enumerate(chosen) if j != i]
-        plan = _plan(fleet, entrant, found, chosen[i], others)
-        plans.append(plan)
-        members.append(_member(entrant, found, chosen[i], plan))
+    asked = [
+        (fleet.name, entrant, found, chosen[i], _servers(chosen[:i], chosen[i + 1 :]) if len(chosen) > 1 else None)
+        for i, (entrant, found) in enumerate(_pairs(fleet, seen.on_pool))
+    ]
+    plans = team.each(_plan, asked)
+    members = [
+        _member(entrant, found, option, plan)
+        for (entrant, found), option, plan in zip(_pairs(fleet, seen.on_pool), chosen, plans, strict=True)
+    ]
     used = _servers(chosen)
     pool = tuple(_pool_use(kind, used) for kind in fleet.pool)
     cost = sum(m.cost_per_hour for m in members)
@@ -171,10 +177,10 @@ def _plans(fleet: FleetProblem, seen: Seen, chosen: Sequence[Option]) -> Fleet:
     )
 
 
-def _servers(options: Sequence[Option]) -> dict[tuple[int, int], int]:
+def _servers(*options: Sequence[Option]) -> dict[tuple[int, int], int]:
     """Servers of all options by (kind, devices)."""
     total: dict[tuple[int, int], int] = {}
-    for option in options:
+    for option in itertools.chain(*options):
         for place, count in option.uses:
             total[place] = total.get(place, 0) + count
     return total
@@ -192,8 +198,13 @@ def _pool_use(kind: Kind, used: Mapping[tuple[int, int], int]) -> PoolUse:
     )
 
 
-def _plan(fleet: FleetProblem, entrant: Entrant, seen: Searched, option: Option, others: Sequence[Option]) -> Plan | None:
-    """The member's plan, as its own solution would be but for what the fleet decides."""
+def _plan(
+    fleet: str, entrant: Entrant, seen: Searched, option: Option, others: Mapping[tuple[int, int], int] | None
+) -> Plan | None:
+    """The member's plan, as its own solution would be but for what the ``fleet`` of that name decides.
+
+    ``others`` are the servers of the other members by (kind, devices), None where there are no others.
+    """
     if option.candidate is None:
         return None
     problem, found = entrant.problem, seen
@@ -203,32 +214,32 @@ def _plan(fleet: FleetProblem, entrant: Entrant, seen: Searched, option: Option,
         kept = tuple(c for c in found.candidates if configuration(c) != configuration(option.candidate))
         found = dataclasses.replace(found, candidates=kept)
     chosen = scaled(problem, option)
-    own = dataclasses.replace(problem, pool=chosen.kinds, topology=chosen.topology) if others else None
+    own = dataclasses.replace(problem, pool=chosen.kinds, topology=chosen.topology) if others is not None else None
     plan = explained(problem, found, chosen, own)
     better = {c.name for c in eligible(problem, found) if c.key(problem) < chosen.key(problem)}
-    taken = f"better for this model alone; the fleet {fleet.name} has other use for its accelerators"
+    taken = f"better for this model alone; the fleet {fleet} has other use for its accelerators"
     return dataclasses.replace(
         plan,
         alternatives=tuple(dataclasses.replace(a, why_lost=taken) if a.name in better else a for a in plan.alternatives),
-        pool=tuple(_shared(k, others, p) for k, p in zip(problem.pool, plan.pool, strict=True)),
+        pool=tuple(_shared(k, others or {}, p) for k, p in zip(problem.pool, plan.pool, strict=True)),
         # What is left of the pool is no one's: a member grows to what it was sized for at the peak.
         deploy=dataclasses.replace(
             plan.deploy, autoscaling_max={r.name: max(r.total_replicas, 1) for r in plan.choice.roles}
         )
-        if others
+        if others is not None
         else plan.deploy,
         notes=(*plan.notes, *_notes(fleet, option)),
     )
 
 
-def _shared(kind: Kind, others: Sequence[Option], plan: Any) -> Any:
+def _shared(kind: Kind, others: Mapping[tuple[int, int], int], plan: Any) -> Any:
     """The entry of the pool with the servers of the other members on it."""
-    servers = {str(size): count for (at, size), count in sorted(_servers(others).items()) if at == kind.index}
+    servers = {str(size): count for (at, size), count in sorted(others.items()) if at == kind.index}
     return dataclasses.replace(plan, others=servers)
 
 
-def _notes(fleet: FleetProblem, option: Option) -> tuple[str, ...]:
-    notes = [f"hardware.pool is that of the fleet {fleet.name}, which decided this plan together with its other members"]
+def _notes(fleet: str, option: Option) -> tuple[str, ...]:
+    notes = [f"hardware.pool is that of the fleet {fleet}, which decided this plan together with its other members"]
     if not option.whole:
         notes.append(f"the pool carries {option.share * 100:.3g} % of this model's load; the plan is sized for that part")
     return tuple(notes)

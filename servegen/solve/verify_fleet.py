@@ -10,10 +10,16 @@ from servegen.plan import Plan, Verification
 from servegen.solve.arrivals import Traffic
 from servegen.solve.fleet import FleetProblem, solve_fleet
 from servegen.solve.options import reduced
+from servegen.solve.team import ALONE, Team
 from servegen.solve.verify import EASE, LEAST, Replayed, refused, replayed
 
 
-def verified_fleet(fleet: FleetProblem, solved: Fleet, traffic: Traffic = Traffic()) -> Fleet:  # noqa: B008
+def verified_fleet(
+    fleet: FleetProblem,
+    solved: Fleet,
+    traffic: Traffic = Traffic(),  # noqa: B008
+    team: Team = ALONE,
+) -> Fleet:
     """``solved``, or a fleet whose members carry less on each replica, such that every replay keeps its bounds.
 
     Raises InfeasibleError with the bound that a replay breaks when no more room mends it, or when the pool has no more room.
@@ -32,7 +38,7 @@ def verified_fleet(fleet: FleetProblem, solved: Fleet, traffic: Traffic = Traffi
                 plans[i] = dataclasses.replace(plan, verification=record)
             return dataclasses.replace(solved, members=tuple(plans))
         eased = _with_more_room(fleet, eased, solved, {i: now[i] for i in broken}, found_out)
-        solved = solve_fleet(eased)
+        solved = solve_fleet(eased, team)
 
 
 def _replayed(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from servegen.bundle import Bundle
-from servegen.engines.launch import Launch
 from servegen.engines.registry import get_engine
 from servegen.errors import BundleError, Diagnostic, NotBuiltError, Where
 from servegen.manifest import UnreadableError, documents
@@ -16,6 +16,7 @@ from servegen.validate.access import check_access
 from servegen.validate.affinity import check_affinity
 from servegen.validate.budgets import check_budgets
 from servegen.validate.containers import check_containers
+from servegen.validate.decided import check_unheard
 from servegen.validate.groups import check_groups
 from servegen.validate.homes import check_homes
 from servegen.validate.kustomize import check_keys
@@ -34,6 +35,7 @@ from servegen.validate.rollouts import check_rollouts
 from servegen.validate.scaling import check_scaling
 from servegen.validate.scripts import check_script
 from servegen.validate.unions import check_rules
+from servegen.validate.variables import check_variables
 from servegen.validate.volumes import check_volumes
 
 CHECKS: tuple[Callable[[Scene], None], ...] = (
@@ -46,6 +48,7 @@ CHECKS: tuple[Callable[[Scene], None], ...] = (
     check_homes,
     check_groups,
     check_containers,
+    check_variables,
     check_volumes,
     check_mounts,
     check_placement,
@@ -72,7 +75,7 @@ def validate(plan: Plan, bundle: Bundle) -> list[Diagnostic]:
 def findings(plan: Plan, bundle: Bundle) -> list[Diagnostic]:
     """Everything that the checks say about ``bundle``, errors and warnings, manifests before scripts."""
     if not any(path.startswith((FOLDER, "launch/")) for path in bundle.files):
-        return []
+        return list(check_unheard(plan))
     try:
         launches = get_engine(plan.choice.engine).launches(plan)
     except NotBuiltError as error:
@@ -86,8 +89,9 @@ def findings(plan: Plan, bundle: Bundle) -> list[Diagnostic]:
         return scene.found
 
     found += [_placed(d, manifests, bundle) for d in judge(manifests)]
-    found += check_patches(Scene(plan, bundle, launches, manifests, kustomization), judge)
-    return [*found, *_shown_secrets(bundle, found), *_scripts(plan, bundle, launches)]
+    scene = Scene(plan, bundle, launches, manifests, kustomization)
+    found += check_patches(scene, judge)
+    return [*found, *_shown_secrets(bundle, found), *_scripts(scene)]
 
 
 def _placed(found: Diagnostic, manifests: list[Manifest], bundle: Bundle) -> Diagnostic:
@@ -137,14 +141,20 @@ def _read(bundle: Bundle) -> tuple[list[Manifest], Mapping[str, Any], list[Diagn
     return manifests, kustomization, found
 
 
-def _scripts(plan: Plan, bundle: Bundle, launches: tuple[Launch, ...]) -> list[Diagnostic]:
+def _scripts(scene: Scene) -> list[Diagnostic]:
+    """What is wrong with the launch scripts, each finding under the name of the object whose pods run the same command."""
+    bundle = scene.bundle
     found: list[Diagnostic] = []
-    for launch in launches:
+    for launch in scene.launches:
         path = f"launch/{launch.name}.sh"
+        template = bundle.templates.get(path, "")
         if path not in bundle.files:
             found.append(Diagnostic("bundle-script", f"{path} is missing", Where(path)))
             continue
         if path not in bundle.executable:
             found.append(Diagnostic("bundle-script", f"{path} is not executable", Where(path)))
-        found += check_script(path, bundle.files[path], launch, plan)
+        runs = next((m for m in scene.runners if scene.launch(m) is launch), None)
+        subject = f"{runs.kind}/{runs.name}: {path}" if runs is not None else path
+        for d in check_script(path, bundle.files[path], launch, scene.plan, template):
+            found.append(replace(d, message=f"{subject}: {d.message}"))
     return found

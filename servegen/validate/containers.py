@@ -127,6 +127,9 @@ def _check_container(scene: Scene, m: Manifest, path: str, container: Any) -> No
     problem = image_problem(container.get("image"))
     if problem:
         scene.add("image", m, f"{path}.image", problem, "deploy.image")
+    if container.get("imagePullPolicy") == "Never":
+        problem = "is Never: a node that does not hold the image already starts no pod; IfNotPresent pulls it there"
+        scene.add("pullpolicy", m, f"{path}.imagePullPolicy", problem, "deploy.image")
     _check_resources(scene, m, f"{path}.resources", mapping(container.get("resources")), serves)
     _check_words(scene, m, path, container)
     security = mapping(container.get("securityContext"))

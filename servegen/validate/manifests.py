@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
+from servegen.governing import of_field
 from servegen.validate.objects import FOLDER, KUSTOMIZATION, TEMPLATES, Manifest, Scene, mapping, sequence
 from servegen.validate.schema import NEWEST, problems
 from servegen.validate.syntax import is_label_key, is_label_value, is_name, is_service_name, minor_version, shown
@@ -46,23 +47,11 @@ def check_objects(scene: Scene) -> None:
         seen[key] = m.path
 
 
-#: The spec key behind a field, by a part of its path; the first that fits.
-_GOVERNING = (
-    ("resources.limits", "hardware.pool"), ("resources.requests", "hardware.pool"),
-    ("tolerations", "hardware.pool[].tolerations"),
-    ("nodeSelector", "hardware.pool[].nodeSelector"), (".env", "deploy.overrides.env"), (".args", "deploy.overrides.args"),
-    (".image", "deploy.image"), ("olume", "deploy.modelCache"), ("storage", "deploy.modelCache"),
-    ("ngress", "deploy.networkPolicy"), ("leaderWorkerTemplate.size", "constraints.tp"),
-    ("eplica", "deploy.autoscaling"), ("startupProbe", "hardware.pool[].storage.bandwidth"),
-    ("progressDeadline", "hardware.pool[].storage.bandwidth"), ("etadata", "metadata.name"),
-)  # fmt: skip
-
-
 def governing(path: str, problem: str) -> str:
     """The spec key that governs a field of which nothing but its path is known."""
     if "the target is" in problem:
         return "deploy.kubernetesVersion"
-    return next((key for part, key in _GOVERNING if part in path), "deploy.overrides.patches")
+    return of_field(path)
 
 
 def _check_version(scene: Scene, m: Manifest, target: tuple[int, int] | None) -> None:

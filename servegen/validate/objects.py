@@ -9,6 +9,7 @@ from typing import Any
 from servegen.bundle import Bundle
 from servegen.engines.launch import Launch
 from servegen.errors import Diagnostic, Severity, Where
+from servegen.governing import written
 from servegen.plan import Plan, Role
 
 FOLDER = "kubernetes/"
@@ -16,8 +17,12 @@ KUSTOMIZATION = "kubernetes/kustomization.yaml"
 PATCHES = "kubernetes/patches/"
 
 #: Codes of what a cluster takes from a user who asks for it, as only a patch can: what opens a pod, accounts, claims and
-#: storage classes that may stand in the cluster already, where no bundle shows them, and a server that nobody restarts.
-ON_PURPOSE = frozenset({"bundle-security", "bundle-account", "bundle-claimname", "bundle-storageclass", "bundle-liveness"})
+#: storage classes that may stand in the cluster already, where no bundle shows them, images that its nodes may hold already,
+#: a server that nobody restarts, a door for each node's own clients.
+ON_PURPOSE = frozenset(
+    f"bundle-{what}"
+    for what in ("security", "account", "claimname", "storageclass", "pullpolicy", "liveness", "localtraffic")
+)
 
 Labels = Mapping[str, Any]
 
@@ -177,8 +182,7 @@ class Scene:
         template = self.bundle.templates.get(path, "")
         if key == "deploy.overrides.patches" and not self.plan.deploy.patches and template.count("/") > 1:
             return f"template {template} wrote it"  # with a file of the user's own in it
-        where = key if key.startswith("metadata.") else f"spec.{key}"
-        return f"{where}; written by template {template}" if template else where
+        return f"{written(key)}; written by template {template}" if template else written(key)
 
 
 def admits(selector: Any, labels: Labels) -> bool:

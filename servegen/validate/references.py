@@ -67,6 +67,9 @@ def _check_service(scene: Scene, m: Manifest) -> None:
     if m.get("spec.publishNotReadyAddresses") is True:
         problem = "requests go to servers that still load their weights"
         scene.add("entry", m, "spec.publishNotReadyAddresses", problem, "metadata.name")
+    if m.get("spec.internalTrafficPolicy") == "Local":
+        problem = "is Local: clients on nodes without a pod of it get no answer; Cluster reaches all pods"
+        scene.add("localtraffic", m, "spec.internalTrafficPolicy", problem, "deploy.overrides.patches")
     kind = m.get("spec.type") or "ClusterIP"
     if kind == "ExternalName":
         scene.add("reference", m, "spec.type", "ExternalName leads out of the cluster, not to the pods", "metadata.name")

@@ -7,21 +7,25 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from servegen.engines import sglang_router
+from servegen.engines import decisions, sglang_router
 from servegen.engines.contract import load_contract
 from servegen.engines.launch import IN_SCRIPT, Arg, Launch, Place
 from servegen.errors import Diagnostic, Where
 from servegen.plan import Plan
+from servegen.validate.decided import check_decided
 from servegen.validate.serving import check_serving
 from servegen.validate.shell import check_reached
 from servegen.validate.syntax import whole
 
 #: Words that stay for the shell: the user's own arguments, and the addresses that a router's script collects.
 _OPEN_WORDS = ("$@", "${endpoints[@]}")
+#: Whose fault it is where no key of the spec is behind a script: the engine's template wrote it.
+_ENGINE = "constraints.engines"
 _DEFAULTED = re.compile(r'^(\w+)="\$\{\1:-([^}"$`\\]*)\}"$')
 #: A word as it is written, and its parts: quoted, escaped, or a bare character.
 _WORD = re.compile(r"""(?:'[^']*'|"(?:[^"\\]|\\.)*"|\\.|[^\s'"\\])+""")
 _PART = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.|[^'"\\]""")
+_LINE = re.compile(r"line (\d+): ")
 #: Bare characters that mean themselves to every shell.
 _PLAIN = re.compile(r"[\w@%+=:,./-]", re.ASCII)
 #: Stands for a node where the engine's parser wants values, not references.
@@ -37,17 +41,19 @@ _EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
 class Script:
     """A launch script, parsed: ``argv`` of its exec command without what stays for the shell, and what it exports.
 
-    ``live`` are the indices of words that a shell reads more into than it sees here (an expansion, a pattern, an operator).
+    ``live`` are the indices of words that a shell reads more into than it sees here (an expansion, a pattern, an operator);
+    ``split`` are words, as they are written, of which it makes as many as their values have: expansions without quotes.
     """
 
     argv: tuple[str, ...]
     env: dict[str, str]
     takes_arguments: bool
     live: frozenset[int] = frozenset()
+    split: tuple[str, ...] = ()
 
 
-def check_script(path: str, text: str, launch: Launch, plan: Plan | None = None) -> list[Diagnostic]:
-    """Findings about one rendered script at ``path``; [] when a shell would start ``launch`` exactly as planned.
+def check_script(path: str, text: str, launch: Launch, plan: Plan | None = None, template: str = "") -> list[Diagnostic]:
+    """Findings about one script at ``path``, which ``template`` wrote; [] when a shell would start ``launch`` just as planned.
 
     Codes: script-* about the script, flag-* what the engine's parser would refuse (flag-deprecated: a warning),
     value-* what it would let pass and then fail on. ``plan`` adds what needs the model: the longest context.
@@ -58,50 +64,85 @@ def check_script(path: str, text: str, launch: Launch, plan: Plan | None = None)
     try:
         script = parse_script(text)
     except ValueError as error:
-        return [d.at(Where(path)) for d in [*found, Diagnostic("script-syntax", f"a shell cannot read it: {error}")]]
-    found += _against(script, launch)
-    args = to_args(_at_some_node(script, launch)[len(launch.program) :])
-    contract = load_contract(launch.contract)
-    found += contract.check(args)
-    found += [*check_values(args, plan), *check_serving(args, launch, plan)]
-    found += _world(launch, plan)
-    hint = "spec.deploy.overrides.args"  # where a value comes from that the plan did not choose
-    return [replace(d, where=_where(path, text, d), hint=d.hint or hint) for d in found]
+        found.append(Diagnostic("script-syntax", f"a shell cannot read it: {error}"))
+    else:
+        found += _against(script, launch)
+        found += _of_command(to_args(_at_some_node(script, launch)[len(launch.program) :]), launch, plan)
+    planned = _of_command(launch.at(_SOME_NODE).args, launch, plan)  # what holds whatever a template makes of it
+    if plan is not None:
+        told = {_head(d) for d in planned}
+        decided = [d for d in check_decided(plan, launch) if _head(d) not in told]
+        found, planned = [*found, *decided], [*planned, *decided]
+    return [replace(d, where=_where(path, text, d), hint=_hint(d, d in planned, template)) for d in found]
+
+
+def _of_command(args: Sequence[Arg], launch: Launch, plan: Plan | None) -> list[Diagnostic]:
+    """Findings about the flags of a command, wherever they come from."""
+    found = load_contract(launch.contract).check(args)
+    return [*found, *check_values(args, plan), *check_serving(args, launch, plan), *_world(launch, plan)]
+
+
+def _hint(found: Diagnostic, planned: bool, template: str) -> str:
+    """The spec key that governs a finding, the template where that is at fault, and what would be right.
+
+    Only what holds of the planned command, too, is the doing of the user's overrides; the rest is that of the template.
+    """
+    key = decisions.governing(_head(found)) or _ENGINE
+    wrote = f"; written by template {template}" if template else ""
+    if planned:
+        said = f"spec.deploy.overrides.args; {found.hint}" if found.hint else "spec.deploy.overrides.args"
+        return (found.hint if "spec." in found.hint else said) + wrote
+    if found.code == "script-env":
+        key = "deploy.overrides.env"
+    return f"spec.{key}{wrote}" + (f"; {found.hint}" if found.hint else "")
 
 
 def parse_script(text: str) -> Script:
     """The script's exec command and exports. ValueError if its quoting is broken or there is not one exec command."""
     defaults: dict[str, str] = {}
     env: dict[str, str] = {}
-    commands: list[list[tuple[str, bool]]] = []
+    commands: list[list[_Word]] = []
     for line in text.replace("\\\n", " ").splitlines():
         if match := _DEFAULTED.match(line):
             defaults[match[1]] = match[2]
         if not line.startswith(("export ", "exec ")):
             continue
         words = _words(line, defaults)
-        if words[0][0] == "export":
-            env.update((name, value) for name, _, value in (w.partition("=") for w, live in words[1:] if not live))
+        if words[0].text == "export":
+            env.update((name, value) for name, _, value in (w.text.partition("=") for w in words[1:] if not w.live))
         else:
             commands.append(words[1:])
     if len(commands) != 1:
         raise ValueError(f"it has {len(commands)} exec commands instead of one")
-    own = [(word, live) for word, live in commands[0] if not (live and word in _OPEN_WORDS)]
-    argv = tuple(_expand(word, defaults) for word, _ in own)
-    return Script(argv, env, commands[0][-1:] == [("$@", True)], frozenset(i for i, (_, live) in enumerate(own) if live))
+    own = [word for word in commands[0] if not (word.live and word.text in _OPEN_WORDS)]
+    argv = tuple(_expand(word.text, defaults) for word in own)
+    last = commands[0][-1:]
+    takes = bool(last) and last[0].live and last[0].text == "$@"
+    split = tuple(word.text for word in commands[0] if word.split)
+    return Script(argv, env, takes, frozenset(i for i, word in enumerate(own) if word.live), split)
 
 
-def _words(line: str, defaults: Iterable[str]) -> list[tuple[str, bool]]:
-    """The words of a command without their quotes, and whether each is live. ValueError if the quoting is broken."""
+@dataclass(frozen=True)
+class _Word:
+    """A word without its quotes; see :class:`Script` for what it may be."""
+
+    text: str
+    live: bool
+    split: bool
+
+
+def _words(line: str, defaults: Iterable[str]) -> list[_Word]:
+    """The words of a command. ValueError if the quoting is broken."""
     shlex.split(line, comments=True)
-    words: list[tuple[str, bool]] = []
+    words: list[_Word] = []
     for raw in _WORD.findall(line):
         if raw.startswith("#"):
             break
         known = raw
         for name in defaults:
             known = known.replace(f"${{{name}}}", "")
-        words.append(("".join(shlex.split(raw)), any(_is_live(part) for part in _PART.findall(known))))
+        live = any(_is_live(part) for part in _PART.findall(known))
+        words.append(_Word("".join(shlex.split(raw)), live, any(part in ("$", "`") for part in _PART.findall(raw))))
     return words
 
 
@@ -222,7 +263,7 @@ def _against(script: Script, launch: Launch) -> list[Diagnostic]:
     for i in range(max(len(want), len(script.argv))):
         have, due = script.argv[i : i + 1], want[i : i + 1]
         expands = want[i : i + 1] != some[i : i + 1]  # what only the node knows
-        hint = "the template must write launch.argv() as it is"
+        hint = "it must write launch.argv() as it is"
         if have != due:
             is_, planned = " ".join(have) or "missing", " ".join(due) or "the end"
             message = f"word {i + 1} of the command is {is_}, planned: {planned}"
@@ -233,13 +274,17 @@ def _against(script: Script, launch: Launch) -> list[Diagnostic]:
             continue
         found.append(Diagnostic("script-words", message, hint=hint))
         break
+    known = {*_OPEN_WORDS, *(word for word, at in zip(want, some, strict=True) if word != at)}
+    for word in [word for word in script.split if word in known]:
+        message = f"{word} must be in double quotes: without them a shell splits at white space what it stands for"
+        found.append(Diagnostic("script-quotes", message, hint=f'"{word}"'))
     for name, value in launch.env.items():
         if script.env.get(name) != value:
             message = f"{name} must be exported as {value!r}, it is {script.env.get(name)!r}"
             found.append(Diagnostic("script-env", message))
     for name in sorted(script.env.keys() - launch.env.keys()):
         message = f"{name} is exported, which the plan does not do"
-        found.append(Diagnostic("script-env", message, hint="spec.deploy.overrides.env"))
+        found.append(Diagnostic("script-env", message, hint="set it there"))
     if not script.takes_arguments:
         found.append(Diagnostic("script-form", 'the command must end with "$@", so that flags can be appended'))
     return found
@@ -252,10 +297,17 @@ def _expand(word: str, defaults: dict[str, str]) -> str:
     return word
 
 
+def _head(finding: Diagnostic) -> str:
+    """The flag or variable which the message begins with."""
+    return finding.message.split(" ", 1)[0].rstrip(":")
+
+
 def _where(path: str, text: str, finding: Diagnostic) -> Where:
-    """The line that holds the flag or variable which the message begins with, else the file."""
-    head = finding.message.split(" ", 1)[0].rstrip(":")
-    if len(head) > 2:
+    """The line that a message names, or that holds the flag or variable which it begins with; else the file."""
+    if named := _LINE.match(finding.message):
+        return Where(path, int(named[1]), 1)
+    head = _head(finding)
+    if len(head) > 1:
         for i, line in enumerate(text.splitlines(), start=1):
             if re.search(rf"(^|\s){re.escape(head)}($|[\s=])", line):
                 return Where(path, i, 1)

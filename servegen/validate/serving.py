@@ -28,6 +28,9 @@ def check_serving(args: Sequence[Arg], launch: Launch, plan: Plan | None) -> lis
                 json.loads(values[flag])
             except (ValueError, RecursionError) as error:
                 found.append(Diagnostic("value-range", f"{flag}: it is no JSON: {error}"))
+    if values.get("--load-format") == "dummy":
+        message = "--load-format dummy: the weights are made up, and so is every answer; only a benchmark wants that"
+        found.append(Diagnostic("value-range", message, severity="warning"))
     if plan is None or launch.role is None:
         return found
     mode, due = values.get("--disaggregation-mode", "null"), launch.role if launch.role in ("prefill", "decode") else "null"

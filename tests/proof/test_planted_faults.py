@@ -113,7 +113,7 @@ TEMPLATES = (
     ("service.yaml.j2", 'type: "ClusterIP"', 'type: "ClusterIPs"', "ClusterIPs"),
     ("service.yaml.j2", "  ports:", "  port:", "ports"),
     ("poddisruptionbudget.yaml.j2", "{{ o.max_unavailable }}", "0", "maxUnavailable"),
-    ("kustomization.yaml.j2", "resources:", "resource:", "resources is missing"),
+    ("kustomization.yaml.j2", "resources:", "resource:", "resources: is missing"),
 )
 
 
@@ -133,12 +133,43 @@ def test_a_fault_in_a_template_of_ones_own_stops_the_build(tmp_path: Path, templ
     # No key of the spec governs what only a template or a patch can say, and this spec has no patch.
     wrote = rf"hint: template \S*{re.escape(named)}( with \S*{re.escape(template)})? wrote it"
     known = re.search(r"s\.yaml:\d+:\d+", ran.err) or re.search(wrote, ran.err)
-    assert "render-differs" in ran.err or known, "the spec key's line"
+    assert known, "the spec key's line"
+    assert re.search(r"error\[[\w-]+\]: ([A-Z]\w+/\S+|kubernetes/kustomization\.yaml): ", ran.err), "the object"
     assert "overrides.patches" not in ran.err
     assert not out.exists()
     assert command("build", file, "-o", out).code == 0
     shutil.rmtree(tmp_path / "templates")
     assert command("build", file, "-o", out, "--check").code == 0 and tree(out)
+
+
+LAUNCHES = (
+    ('  "$@"', "  $@", "script-quotes", "$@ must be in double quotes", "spec.constraints.engines"),
+    ('  "$@"', "  --log-level warning", "script-form", "must end with", "spec.constraints.engines"),
+    ("set -euo pipefail", "set -eu", "script-form", "set -euo pipefail is missing", "spec.constraints.engines"),
+    ("exec ", "exec '", "script-syntax", "a shell cannot read it", "spec.constraints.engines"),
+    ("exec ", "exit 0\nexec ", "script-flow", "exit keeps the server from being started", "spec.constraints.engines"),
+    ("exec ", "export LD_PRELOAD=/x.so\nexec ", "script-env", "LD_PRELOAD is exported", "spec.deploy.overrides.env"),
+    ("{{ arg.words() | map('sh') | join(' ') }}", "{{ arg.flag }} 'x'", "script-words", "planned: ", "spec.constraints.engines"),
+    ("{% endfor %}\n{% if launch.group %}", "{% endfor %}\n  --tp-size 3 \\\n{% if launch.group %}", "flag-repeated",
+     "--tp-size is given twice", "spec.constraints.tp"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "code", "says", "key"), LAUNCHES, ids=[f"{c}: {s}" for _, _, c, s, _ in LAUNCHES])
+def test_a_fault_in_a_script_names_the_object_the_key_and_the_template(
+    tmp_path: Path, old: str, new: str, code: str, says: str, key: str
+) -> None:
+    own = tmp_path / "templates" / "sglang" / "launch.sh.j2"
+    own.parent.mkdir(parents=True)
+    text = (ROOT / "templates" / "sglang" / "launch.sh.j2").read_text(encoding="utf-8")
+    assert old in text
+    own.write_text(text.replace(old, new), encoding="utf-8")
+    file = write_spec(tmp_path / "s.yaml", spec(deploy__overrides={"args": {"log-level": "info"}}))
+    ran = command("build", file, "-o", tmp_path / "out", "--templates", tmp_path / "templates")
+    assert ran.code == 1
+    hit = re.search(rf"error\[{code}\]: Deployment/chat-serve: launch/serve\.sh: .*{re.escape(says)}.*\n(.*)", ran.err)
+    assert hit, ran.err
+    assert re.search(rf"hint: {re.escape(key)} \(\S*s\.yaml:\d+:\d+\); written by template {re.escape(str(own))}", hit[1]), hit[1]
 
 
 SCRIPTS = (

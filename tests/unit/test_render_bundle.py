@@ -173,17 +173,17 @@ def test_a_users_template_may_add(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "old", "new", "field"),
     [
-        ("_pod.j2", "{{ word | literal | yaml }}", "{{ word | yaml }}", "args is not literal"),
-        ("_pod.j2", "{{ word | literal | yaml }}", "{{ word | upper | yaml }}", "command is"),
+        ("_pod.j2", "{{ word | literal | yaml }}", "{{ word | yaml }}", "args: is not literal"),
+        ("_pod.j2", "{{ word | literal | yaml }}", "{{ word | upper | yaml }}", "command: is"),
         ("_pod.j2", "value: {{ variable.value | literal | yaml }}", "value: {{ variable.value }}", "env"),
-        ("_pod.j2", "image: {{ p.image | yaml }}", 'image: "other:1"', "image is"),
+        ("_pod.j2", "image: {{ p.image | yaml }}", 'image: "other:1"', "image: is"),
         (
             "_pod.j2",
             "terminationGracePeriodSeconds: {{ p.grace_s }}",
             "terminationGracePeriodSeconds: 1",
-            "terminationGracePeriodSeconds is 1",
+            "terminationGracePeriodSeconds: is 1",
         ),
-        ("deployment.yaml.j2", "  replicas: {{ o.replicas }}", "  replicas: '{{ o.replicas }}'", 'replicas is "2"'),
+        ("deployment.yaml.j2", "  replicas: {{ o.replicas }}", "  replicas: '{{ o.replicas }}'", 'replicas: is "2"'),
         ("deployment.yaml.j2", "spec:\n{% if o.replicas", "---\nspec:\n{% if o.replicas", "documents"),
         ("deployment.yaml.j2", "strategy:", "strategy: [", "is no YAML"),
     ],
@@ -204,9 +204,9 @@ def test_a_shipped_template_may_not_even_add() -> None:
     prove("k", good, view, "t", extendable=False)
     more = good.replace("[a.yaml]", "[a.yaml, b.yaml]")
     prove("k", more, view, "t", extendable=True)
-    with pytest.raises(RenderError, match="resources is"):
+    with pytest.raises(RenderError, match="resources: is"):
         prove("k", more, view, "t", extendable=False)
-    with pytest.raises(RenderError, match="resources is missing"):
+    with pytest.raises(RenderError, match="resources: is missing"):
         prove("k", good.replace("resources", "other"), view, "t", extendable=True)
 
 
