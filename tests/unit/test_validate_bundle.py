@@ -614,17 +614,21 @@ def test_any_shape_is_judged_without_a_crash(data: st.DataObject) -> None:
     findings(KEDA, replace(bundle, files={**bundle.files, path: json.dumps(body)}))
 
 
-def test_a_bundle_is_checked_quickly() -> None:
+def test_a_bundle_is_checked_in_less_time_than_it_takes_to_read_it() -> None:
     bundle = render(KEDA)
-    documents.cache_clear()
+    texts = [text for path, text in bundle.files.items() if path.startswith("kubernetes/")]
     validate(KEDA, bundle)
-    times = []
-    for _ in range(3):
-        documents.cache_clear()
-        start = time.process_time()
-        validate(KEDA, bundle)
-        times.append(time.process_time() - start)
-    assert min(times) < 0.15
+    seconds = []
+    for work in (lambda: [documents(text) for text in texts], lambda: validate(KEDA, bundle)):
+        times = []
+        for _ in range(5):
+            documents.cache_clear()
+            start = time.process_time()
+            work()
+            times.append(time.process_time() - start)
+        seconds.append(min(times))
+    read, whole = seconds
+    assert whole < 2.0 * read
 
 
 def test_validation_needs_no_schema_library() -> None:
