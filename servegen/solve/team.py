@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -75,7 +77,8 @@ class Team:
             while left and idle:
                 pipe, index = idle.pop(), left.pop()
                 try:
-                    pipe.send((function, tasks[index]))
+                    with _uncollected():
+                        pipe.send((function, tasks[index]))
                 except OSError:  # it has died: its task goes to another
                     left.append(index)
                     self._forget(pipe)
@@ -85,7 +88,8 @@ class Team:
             for pipe in [p for p in busy if p in ready]:
                 index = busy.pop(pipe)
                 try:
-                    done, result = pipe.recv()
+                    with _uncollected():
+                        done, result = pipe.recv()
                 except (EOFError, OSError):
                     self._forget(pipe)
                     continue
@@ -103,6 +107,18 @@ class Team:
 ALONE = Team()
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without looking for garbage: a result is many thousands of objects at once, none of which is any."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
 def _work(pipe: Connection) -> None:
     """Tasks until the pipe ends. What a task raises is not sent: the parent does it again, and raises it where it belongs."""
     import signal
@@ -110,7 +126,8 @@ def _work(pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to answer
     while True:
         try:
-            function, task = pipe.recv()
+            with _uncollected():
+                function, task = pipe.recv()
         except (EOFError, OSError):
             return
         try:
@@ -118,6 +135,7 @@ def _work(pipe: Connection) -> None:
         except Exception:
             answer = (False, None)
         try:
-            pipe.send(answer)
+            with _uncollected():
+                pipe.send(answer)
         except OSError:
             return
