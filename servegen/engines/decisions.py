@@ -44,6 +44,8 @@ _KEYS: Mapping[str, str] = {
     "--disable-radix-cache": "traffic.prefix",
 }  # fmt: skip
 _SPECULATIVE = "--speculative-"
+#: Values of ``--dtype`` between which nothing changes: what nearly every checkpoint says of itself, and as large in any case.
+_BFLOAT16 = frozenset({"auto", "bfloat16"})
 #: What leaving a flag out says, too, where the plan does.
 _NEUTRAL = {**dict.fromkeys(("--attn-dp-size", "--dp-size", "--ep-size", "--pp-size"), ("1",)), "--cpu-offload-gb": ("0",),
             "--pipeline-model-parallel-size": ("1",)}  # fmt: skip
@@ -84,6 +86,8 @@ def overridden(plan: Plan, launch: Launch) -> Iterator[Overridden]:
 def _same(given: Arg | None, planned: Arg | None) -> bool:
     if given is None or planned is None:
         return given is planned
+    if given.flag == "--dtype" and {*given.values, *planned.values} <= _BFLOAT16:
+        return True
     return tuple(map(_number, given.values)) == tuple(map(_number, planned.values))
 
 

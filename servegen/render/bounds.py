@@ -17,12 +17,13 @@ _WIDEST = 2**12
 _MOST_BITS = 2**12
 #: Filters and methods that make something as wide, as deep or as many as a number says.
 _WIDE = frozenset(
-    ("batch", "center", "expandtabs", "filesizeformat", "indent", "ljust", "rjust", "round", "slice", "to_bytes", "tojson",
-     "truncate", "wordwrap", "zfill")
+    ("batch", "center", "expandtabs", "indent", "ljust", "rjust", "slice", "to_bytes", "tojson", "zfill")
 )  # fmt: skip
-#: Those that look at all of the rest of a text, or at all of a sum, for every piece of it.
-_AT_EVERY_PIECE = frozenset(("wordwrap", "urlize", "striptags", "sum"))
+#: Those that a number tells where to cut.
+_CUT = frozenset(("filesizeformat", "round", "truncate", "wordwrap"))
 _LONGEST_SEARCHED = 2**12
+#: Those that look at all of the rest of a text, or at all of a sum, for every piece of it, and how much they are given.
+_AT_EVERY_PIECE = {"wordwrap": 2**14, **dict.fromkeys(("urlize", "striptags", "sum"), _LONGEST_SEARCHED)}
 #: Widths in a text for ``%`` and in one for ``format``, and those that either takes from the values.
 _WIDTH = (re.compile(r"%(\(.*?\))?[-#+ .0-9]*[0-9]{4}", re.DOTALL), re.compile(r"\{[^{}]*:[^{}]*[0-9]{4}"))
 _TAKEN = (re.compile(r"%(\(.*?\))?[-#+ .0-9]*\*", re.DOTALL), re.compile(r"\{[^{}]*:[^{}]*\{"))
@@ -64,7 +65,7 @@ def cost(name: str, value: Any, others: tuple[Any, ...]) -> int:
     ``others`` are its arguments. Whatever it is, it makes no more of each character or item than its longest argument holds.
     """
     wide = name in _WIDE
-    for number in others if wide else ():
+    for number in others if wide or name in _CUT else ():
         if isinstance(number, (int, float)) and abs(number) > _WIDEST:
             raise ValueError(f"{name} by {number:,} is beyond {_WIDEST:,}")
     if name == "format":
@@ -73,12 +74,15 @@ def cost(name: str, value: Any, others: tuple[Any, ...]) -> int:
         raise ValueError("sum adds up numbers, not lists")
     held = size(value, LONGEST)
     lengths = [size(other, LONGEST) for other in others]
-    if max([held, *lengths]) > (_LONGEST_SEARCHED if name in _AT_EVERY_PIECE else LONGEST):
-        raise ValueError(f"what {name} is given is too large")
+    most = _AT_EVERY_PIECE.get(name, LONGEST)
+    if max([held, *lengths]) > most:
+        raise ValueError(f"what {name} is given is larger than {most:,} characters and items")
     widths = [int(abs(n)) for n in others if isinstance(n, (int, float))] if wide else []
     made = (held + 1) * max([1, *lengths, *widths])
+    if name == "replace" and len(others) > 1 and all(isinstance(x, str) for x in (value, *others[:2])):
+        made = held + (value.count(others[0]) if others[0] else held + 1) * lengths[1]
     if made > LONGEST_MADE:
-        raise ValueError(f"what {name} makes may be longer than {LONGEST_MADE:,}")
+        raise ValueError(f"what {name} makes may be longer than {LONGEST_MADE:,} characters")
     return made
 
 
@@ -97,6 +101,8 @@ def _check_widths(text: str, kind: int) -> None:
 
 
 def _power(left: Any, right: Any) -> int:
+    if not isinstance(left, (int, float)) or not isinstance(right, (int, float)):
+        raise ValueError("** takes two numbers")
     if abs(left) > LONGEST_MADE or abs(right) > 64:
         raise ValueError("this power is too large")
     return 1

@@ -101,7 +101,7 @@ def templates_root() -> Path:
 
 #: What a template raises that asks for what is not there, or for more than there is.
 _FAULTS = (
-    TemplateError, ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError,
+    TemplateError, ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError,
 )  # fmt: skip
 
 
@@ -182,7 +182,8 @@ class Environment:
             raise _failure(name, self._where(name, error), f"there is no template {missing!r}") from error
         # A template is foreign code too: whatever goes wrong in it is the template's fault, not a bug of ours.
         except _FAULTS as error:
-            raise _failure(name, self._where(name, error), str(error) or type(error).__name__) from error
+            said = "it is nested too deeply" if isinstance(error, RecursionError) else str(error) or type(error).__name__
+            raise _failure(name, self._where(name, error), said) from error
 
     def _where(self, name: str, error: BaseException) -> Where:
         """The innermost line of a template that was running when ``error`` was raised; the file alone if unknown."""

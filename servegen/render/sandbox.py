@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from jinja2 import nodes, pass_context
+from jinja2 import Template, nodes, pass_context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
@@ -21,6 +21,8 @@ from servegen.render.bounds import LONGEST_MADE, OPERATORS, check_format, cost, 
 _LONGEST_TEXT = 2**22
 #: Of one rendering; the largest shipped template takes some hundreds.
 _MOST_STEPS = 100_000
+#: Templates that one rendering takes in, each time counted; those that take in themselves would fill the stack.
+_MOST_TAKEN_IN = 250
 #: Characters and items that filters, methods and operators of one rendering make together.
 _MOST_MADE = 2**23
 #: Of one value of the plan that is written as it is.
@@ -68,7 +70,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._steps = self._made = 0
+        self.begin()
         for name in _BY_CHANCE[0]:
             del self.globals[name]
         for name in _BY_CHANCE[1]:
@@ -87,7 +89,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def begin(self) -> None:
         """A new rendering: what was counted before is forgotten."""
-        self._steps = self._made = 0
+        self._steps = self._made = self._taken_in = 0
+
+    def get_template(self, *args: Any, **kwargs: Any) -> Template:
+        self._taken_in += 1
+        if self._taken_in > _MOST_TAKEN_IN:
+            raise ValueError(f"it includes or imports more than {_MOST_TAKEN_IN} templates")
+        return super().get_template(*args, **kwargs)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         self._count(OPERATORS[operator](left, right))

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
 
-#: Tasks below which no process is started: to start one takes as long as two or three searches.
-LEAST = 8
+#: Tasks below which no process is started: to start one takes as long as three or four searches.
+LEAST = 16
 
 T = TypeVar("T")
 

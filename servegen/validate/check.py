@@ -88,9 +88,9 @@ def findings(plan: Plan, bundle: Bundle) -> list[Diagnostic]:
             check(scene)
         return scene.found
 
-    found += [_placed(d, manifests, bundle) for d in judge(manifests)]
     scene = Scene(plan, bundle, launches, manifests, kustomization)
-    found += check_patches(scene, judge)
+    left, of_patches = check_patches(scene, judge(manifests), judge)
+    found += [*(_placed(d, manifests, bundle) for d in left), *of_patches]
     return [*found, *_shown_secrets(bundle, found), *_scripts(scene)]
 
 

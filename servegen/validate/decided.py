@@ -11,6 +11,11 @@ from servegen.errors import Diagnostic
 from servegen.plan import Plan
 
 _ARGS = "deploy.overrides.args"
+#: How to see what another value would do.
+_PREDICTED = {
+    "--chunked-prefill-size": "; servegen estimate --chunk predicts others",
+    "--max-running-requests": "; servegen estimate --batch predicts others",
+}
 
 
 def check_decided(plan: Plan, launch: Launch) -> list[Diagnostic]:
@@ -21,7 +26,7 @@ def check_decided(plan: Plan, launch: Launch) -> list[Diagnostic]:
         planned = "leaves it out" if changed.planned is None else f"says {' '.join(changed.planned.values) or 'that it is set'}"
         message = f"{given}: the plan {planned}, for which alone its predictions and its memory hold"
         decides = decisions.governing(changed.flag)
-        better = f"spec.{decides} decides it" if decides else "leave it out; servegen estimate predicts other settings"
+        better = f"spec.{decides} decides it" if decides else f"leave it out{_PREDICTED.get(changed.flag, '')}"
         key = f"spec.{_ARGS}.{_key(plan, launch, changed.flag)}"
         found.append(Diagnostic("value-decided", message, hint=f"{key}; {better}", severity="warning"))
     return found

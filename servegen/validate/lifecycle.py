@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -11,8 +12,8 @@ from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
 from servegen.validate.syntax import shown
 
 _MAX_GRACE_S = 3600
-#: A sleep in a command of whatever shell, with its number and unit where it is a number.
-_SLEEP = re.compile(r"(?<![\w.-])sleep(?![\w.-])(?:\s+([0-9]{1,6})(?:\.[0-9]*)?([smhd]?)(?![\w.]))?")
+#: A sleep in a command of whatever shell: of what a variable says, or with its number and unit where it is a number.
+_SLEEP = re.compile(r"""(?<![\w.-])sleep(?![\w.-])(?:\s+["']?(?:(\$)|([0-9]{1,6}(?:\.[0-9]{1,6})?)([smhd]?)(?![\w.])))?""")
 _UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -34,7 +35,7 @@ def _check_liveness(scene: Scene, m: Manifest, container: Any) -> None:
     for probe in ("livenessProbe", "readinessProbe"):
         period, failures = (dig(container, f"{probe}.{field}") for field in ("periodSeconds", "failureThreshold"))
         spans.append(period * failures if isinstance(period, int) and isinstance(failures, int) else 0)
-    if all(spans) and spans[0] < spans[1]:
+    if min(spans) > 0 and spans[0] < spans[1]:
         problem = f"ends the server after {spans[0]} s, before the {spans[1]} s after which it is taken out"
         scene.add("probe", m, f"{m.server_path}.livenessProbe", problem, "deploy.overrides.patches")
 
@@ -56,9 +57,9 @@ def _check_startup(scene: Scene, m: Manifest, role: Role, container: Any) -> Non
         scene.add("rollout", m, "spec.progressDeadlineSeconds", problem, "hardware.pool[].storage.bandwidth")
 
 
-def _slept(command: str) -> list[int]:
-    """Seconds of every sleep of a command, 0 of one that does not say so in figures."""
-    return [int(number or 0) * _UNITS_S[unit] for number, unit in _SLEEP.findall(command)]
+def _slept(command: str) -> list[float]:
+    """Seconds of every sleep of a command: nan where a variable says them, 0 where nothing does."""
+    return [math.nan if variable else float(number or 0) * _UNITS_S[unit] for variable, number, unit in _SLEEP.findall(command)]
 
 
 def _check_grace(scene: Scene, m: Manifest, role: Role, container: Any) -> None:
@@ -66,12 +67,13 @@ def _check_grace(scene: Scene, m: Manifest, role: Role, container: Any) -> None:
     sleep = dig(container, "lifecycle.preStop.sleep.seconds")
     command = " ".join(map(str, sequence(dig(container, "lifecycle.preStop.exec.command"))))
     sleeps = _slept(command)
+    unseen = sleep is None and bool(command) and (not sleeps or math.isnan(sum(sleeps)))  # it may wait all the same
     if sleep is None:
-        sleep = sum(sleeps)
-    if not isinstance(sleep, int) or sleep < 1:
-        own = bool(command) and not sleeps  # a program of the user's, which may wait
-        problem = "no sleep: requests that still arrive while endpoints are updated would be refused"
-        severity: Severity = "warning" if own else "error"
+        sleep = math.fsum(sleeps)
+    if unseen or not isinstance(sleep, (int, float)) or sleep < 1:
+        refused = "requests that still arrive while endpoints are updated would be refused"
+        problem = f"no sleep of a stated length; if it does not wait, {refused}" if unseen else f"no sleep: {refused}"
+        severity: Severity = "warning" if unseen else "error"
         scene.add("grace", m, f"{m.server_path}.lifecycle.preStop", problem, "deploy.overrides.patches", severity)
         sleep = 0
     plan = scene.plan

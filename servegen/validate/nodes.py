@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,35 +17,43 @@ _WELL_KNOWN: Mapping[str, tuple[str, ...]] = {
     "failure-domain.beta.kubernetes.io": ("zone", "region"),
     "beta.kubernetes.io": ("instance-type", "os", "arch"),
 }
-#: Domains beside them in which people and their tools put what they like.
-_OF_OTHERS = ("node-restriction.kubernetes.io", "node-role.kubernetes.io", "feature.node.kubernetes.io", "topology.gke.io")
-#: From which likeness on, 0 to 1, a name or a domain is a misspelt one, where the other half is right; and where neither is.
-_ALIKE, _BOTH_ALIKE = 0.75, 0.85
+#: Letters by which a misspelt label differs from the right one at the most: of a name of a few letters, and of a longer one.
+#: Whatever else is one of somebody's own, which a cluster may well have.
+_FEW, _OFF = 5, (1, 2)
 
 
 def misspelt(label: object) -> str:
-    """The well-known label of nodes that is meant by one that is nearly the same, "" for any other."""
-    domain, slash, name = str(label).rpartition("/")
-    if not slash or domain in _OF_OTHERS or domain.endswith(_OF_OTHERS) or name in _WELL_KNOWN.get(domain, ()):
+    """The well-known label of nodes that is meant by one that differs from it by a slip of the pen, or that puts its name into
+    another of the well-known domains; "" for any other label.
+    """
+    domain, _, name = str(label).rpartition("/")
+    text = str(label).lower()
+    known = [f"{domain}/{name}" for domain, names in _WELL_KNOWN.items() for name in names]
+    if str(label) in known:
         return ""
-    found = []
-    for known, names in _WELL_KNOWN.items():
-        of_domain = _likeness(domain, known)
-        # In the domain of Kubernetes itself a name that it has elsewhere is misplaced, however far apart the domains are.
-        beside = domain.endswith("kubernetes.io") or of_domain >= _ALIKE
-        for right in names:
-            of_name = _likeness(name, right)
-            if (
-                (known == domain and of_name >= _ALIKE)
-                or (name == right and beside)
-                or (of_name >= _BOTH_ALIKE and of_domain >= _BOTH_ALIKE)
-            ):
-                found.append((of_name + of_domain, f"{known}/{right}"))
-    return max(found, key=lambda pair: pair[0], default=(0.0, ""))[1]
+    if domain in _WELL_KNOWN and (homes := [home for home, names in _WELL_KNOWN.items() if name in names]):
+        return f"{homes[0]}/{name}"
+    off = {right: _edits(text, right, _OFF[len(right.rpartition("/")[2]) > _FEW]) for right in known}
+    found = [right for right in known if off[right] is not None]
+    return min(found, key=lambda right: (off[right], right), default="")
 
 
-def _likeness(text: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, text.lower(), other, autojunk=False).ratio()
+def _edits(text: str, other: str, most: int) -> int | None:
+    """Letters to add, to leave out, to change or to swap with the next one (Damerau 1964), None if more than ``most``."""
+    if abs(len(text) - len(other)) > most:
+        return None
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(text, start=1):
+        earlier, before, row = before, row, [i]
+        for j, right in enumerate(other, start=1):
+            edits = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != right))
+            if i > 1 and j > 1 and letter == other[j - 2] and text[i - 2] == right:
+                edits = min(edits, earlier[j - 2] + 1)
+            row.append(edits)
+        if min(row) > most:
+            return None
+    return row[-1] if row[-1] <= most else None
 
 
 def required_terms(pod: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:

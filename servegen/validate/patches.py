@@ -57,8 +57,11 @@ class Patch:
         return f"spec.{_KEY}[{self.index}]"
 
 
-def check_patches(scene: Scene, judge: Judge) -> list[Diagnostic]:
-    """What is wrong with the patches of the bundle; ``judge`` says what is wrong with a set of objects."""
+def check_patches(scene: Scene, before: list[Diagnostic], judge: Judge) -> tuple[list[Diagnostic], list[Diagnostic]]:
+    """What the patches of the bundle leave of what was wrong ``before`` them, and what is wrong with them.
+
+    ``judge`` says what is wrong with a set of objects. Who applies the bundle applies its patches: what they mend is no fault.
+    """
     found: list[Diagnostic] = []
     patches = list(_read(scene, found))
     release = minor_version(scene.plan.deploy.kubernetes_version) or NEWEST
@@ -69,7 +72,7 @@ def check_patches(scene: Scene, judge: Judge) -> list[Diagnostic]:
         if all(d.severity != "error" for d in wrong):
             sound.append(patch)
     if not sound:
-        return found
+        return before, found
     steps = [scene.manifests]
     for patch in list(sound):
         try:
@@ -77,7 +80,12 @@ def check_patches(scene: Scene, judge: Judge) -> list[Diagnostic]:
         except PatchError as error:
             found.append(patch.found("patch", error.path, error.problem))
             sound.remove(patch)
-    return found + list(_merged(judge, steps, sound))
+    if len(steps) == 1:
+        return before, found
+    known, last = {_identity(d) for d in before}, judge(steps[-1])
+    new = [d for d in last if _identity(d) not in known]
+    there = {_identity(d) for d in last}
+    return [d for d in before if _identity(d) in there], found + list(_brought(new, judge, steps, sound))
 
 
 def _read(scene: Scene, found: list[Diagnostic]) -> Iterator[Patch]:
@@ -167,14 +175,12 @@ def _applied(manifests: list[Manifest], patch: Patch) -> list[Manifest]:
     return out
 
 
-def _merged(judge: Judge, steps: list[list[Manifest]], patches: list[Patch]) -> Iterator[Diagnostic]:
+def _brought(new: list[Diagnostic], judge: Judge, steps: list[list[Manifest]], patches: list[Patch]) -> Iterator[Diagnostic]:
     """What is wrong once all patches are merged and was not before, each with the patch that brought it."""
-    before = {_identity(d) for d in judge(steps[0])}
-    last = [d for d in judge(steps[-1]) if _identity(d) not in before]
-    if not last:
+    if not new:
         return
-    by_step = [{_identity(d) for d in judge(step)} for step in steps[1:-1]] + [{_identity(d) for d in last}]
-    for d in last:
+    by_step = [{_identity(d) for d in judge(step)} for step in steps[1:-1]] + [{_identity(d) for d in new}]
+    for d in new:
         patch = next(p for p, there in zip(patches, by_step, strict=True) if _identity(d) in there)
         yield _told(d, patch, steps[-1])
 

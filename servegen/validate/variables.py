@@ -11,6 +11,7 @@ from servegen.errors import Severity
 from servegen.validate.containers import literal
 from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
 from servegen.validate.syntax import shown
+from servegen.validate.volumes import offline
 
 _KEY = "deploy.overrides.env"
 #: By which interfaces the processes of one replica meet (NCCL, Gloo, TensorPipe), and servers that hand over KV caches (UCX).
@@ -19,8 +20,6 @@ _BETWEEN = ("UCX_NET_DEVICES",)
 #: What a server calls itself when it tells others where it is.
 _CALLED = ("SGLANG_HOST_IP", "HOST_IP")
 _LOOPBACK = ("127.", "::1", "localhost")
-#: huggingface_hub asks nobody where one of these is true (its constants.py, which reads the second for older programs).
-_OFFLINE, _TRUE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"), ("1", "ON", "YES", "TRUE")
 
 
 def check_variables(scene: Scene) -> None:
@@ -74,7 +73,7 @@ def _check_reach(scene: Scene, m: Manifest, launch: Launch, env: Mapping[str, st
 
 def _check_offline(scene: Scene, m: Manifest, load: str, env: Mapping[str, str]) -> None:
     """Who may not ask the hub loads what is there already."""
-    told = next((n for n in _OFFLINE if env.get(n, "").upper() in _TRUE), None)
+    told = offline(env)
     home = env.get("HF_HUB_CACHE")
     if told is None or home is None or load.startswith("/"):
         return

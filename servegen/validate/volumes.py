@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from servegen.plan import Role
 from servegen.validate.mounts import mounts_of, resolved
 from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
@@ -10,6 +13,8 @@ from servegen.validate.syntax import is_name, quantity, shown
 _KEY = "deploy.modelCache"
 #: Engines that fetch what they load from the hub, where it is not a path.
 _ASK_HUB = ("sglang",)
+#: huggingface_hub asks nobody where one of these is true (its constants.py, which reads the second for older programs).
+_OFFLINE, _TRUE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"), ("1", "ON", "YES", "TRUE")
 
 
 def check_volumes(scene: Scene) -> None:
@@ -70,6 +75,11 @@ def _check_sources(scene: Scene, m: Manifest) -> None:
             scene.add("security", m, f"{m.pod_path}.volumes", problem, f"{_KEY}.hostPath")
 
 
+def offline(env: Mapping[str, Any]) -> str | None:
+    """The variable with which huggingface_hub asks nobody, None where there is none such."""
+    return next((name for name in _OFFLINE if str(env.get(name)).upper() in _TRUE), None)
+
+
 def _check_cache(scene: Scene, m: Manifest, role: Role) -> None:
     """Weights are downloaded into the cache at the first start: it must be mounted where the engine looks, and take them."""
     container = m.server
@@ -85,7 +95,7 @@ def _check_cache(scene: Scene, m: Manifest, role: Role) -> None:
     if mount is None:
         scene.add("volume", m, path, f"nothing is mounted at {home}, where HF_HUB_CACHE points: every pod downloads anew", _KEY)
         return
-    if not mount.writable:
+    if not mount.writable and offline(env) is None:
         scene.add("volume", m, path, f"{home} is read-only, and the first start downloads the weights into it", _KEY)
 
 

@@ -48,7 +48,8 @@ def test_every_planned_flag_is_a_decision_or_says_only_where_a_server_is(plan: P
             flag = contract[arg.flag]
             if arg.flag in WIRING or flag.required or arg.flag == "--nnodes":
                 continue
-            other: Any = False if not arg.values else next((c for c in flag.choices if c != arg.values[0]), "")
+            same = {*arg.values} | ({"auto"} if arg.flag == "--dtype" else set())
+            other: Any = False if not arg.values else next((c for c in flag.choices if c not in same), "")
             if other == "":
                 other = arg.values[0].translate(str.maketrans("123456789", "234567898"))
             hits = [d for d in overridden(plan, **{arg.flag[2:]: other}) if f"{arg.flag}" in d.message]
@@ -68,7 +69,7 @@ DECIDED = (
     ({"dtype": "float16"}, "--dtype float16: the plan says bfloat16", "spec.constraints.weights"),
     ({"chunked_prefill_size": 2048}, "--chunked-prefill-size 2048: the plan says 8192", "servegen estimate"),
     ({"max_running_requests": 8}, "--max-running-requests 8: the plan says 256", "leave it out"),
-    ({"mem_fraction_static": 0.9}, "--mem-fraction-static 0.9: the plan says 0.857", "leave it out"),
+    ({"mem_fraction_static": 0.9}, "--mem-fraction-static 0.9: the plan says 0.857", "; leave it out"),
     ({"context_length": 16384}, "--context-length 16384: the plan says 8192", "spec.model.contextLength"),
     ({"expert_parallel_size": 2}, "--ep-size 2: the plan leaves it out", "spec.constraints.ep"),
     ({"speculative_algorithm": "NGRAM"}, "--speculative-algorithm NGRAM: the plan leaves", "spec.model.speculative"),
@@ -89,6 +90,10 @@ def test_weights_that_are_made_up_are_told() -> None:
     (told,) = overridden(PLANS["sglang"], load_format="dummy")
     assert told.severity == "warning" and "every answer" in told.message
     assert overridden(PLANS["sglang"], load_format="safetensors") == []
+
+
+def test_what_a_bf16_checkpoint_says_of_itself_is_no_other_decision() -> None:
+    assert overridden(PLANS["sglang"], dtype="auto") == []
 
 
 def test_of_megatron_too() -> None:

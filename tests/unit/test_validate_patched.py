@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from servegen.errors import Diagnostic
-from servegen.plan import Plan
+from servegen.plan import CachePlan, Plan
 from servegen.render.bundle import render
 from servegen.validate.check import findings
 from tests.proof.faults import Fault, put
@@ -146,13 +146,37 @@ def test_devices_of_others() -> None:
         (["sleep", "20"], ""), (["/bin/sleep", "20"], ""), (["sh", "-c", "sleep 20"], ""),
         (["bash", "-ec", "touch x; sleep 15s && y"], ""),
         (["sleep", "0"], "error"), (["sh", "-c", "sleep 0"], "error"), ([], "error"), (["/drain.sh"], "warning"),
-        (["sh", "-c", "echo nosleep 9"], "warning"),
+        (["sh", "-c", "echo nosleep 9"], "warning"), (["sh", "-c", "sleep ${DRAIN_S:-20}"], "warning"),
+        (["sh", "-c", 'sleep "20"'], ""), (["sleep", "0.5m"], ""), (["sleep", "0.5"], "error"), (["sleep"], "error"),
     ],
 )  # fmt: skip
 def test_sleeps_before_the_end(command: list[str], severity: str) -> None:
     hook = {"sleep": None, "exec": {"command": command} if command else None, "httpGet": None if command else {"port": 1}}
     found = served({"terminationGracePeriodSeconds": 3000}, lifecycle={"preStop": hook})
     assert [d.severity for d in found if "no sleep" in d.message] == ([severity] if severity else [])
+
+
+def offline(*patches: dict[str, Any]) -> list[Diagnostic]:
+    """The same of a server that may not ask the hub, and whose claim the bundle makes."""
+    plan = make_plan(deploy_cache=CachePlan(size_bytes=4e11), deploy_env={"HF_HUB_OFFLINE": "1"})
+    bodies = ({"kind": "Deployment", "metadata": {"name": NAMES["serve"]}, "spec": {"template": {"spec": p}}} for p in patches)
+    return patched(plan, *bodies)
+
+
+def test_what_a_patch_mends_is_no_fault() -> None:
+    models = {"name": "models", "mountPath": "/models"}
+    fetch = {"name": "fetch", "image": "busybox:1.36", "securityContext": SAFE, "volumeMounts": [models]}
+    assert ["is made empty" in m for m in warnings(offline())] == [True]
+    assert ["is made empty" in m for m in warnings(offline({"priorityClassName": "p"}))].count(True) == 1
+    found = offline({"initContainers": [fetch]})
+    assert not any("HF_HUB_OFFLINE" in d.message for d in found), found
+
+
+def test_who_downloads_nothing_may_have_a_cache_that_takes_nothing() -> None:
+    mounts = [{"name": "models", "mountPath": "/models", "readOnly": True}]
+    found = offline({"containers": [{"name": "serve", "volumeMounts": mounts}]})
+    assert not any("is read-only" in d.message for d in found)
+    assert any("is read-only" in m for m in errors(served(volumeMounts=mounts)))
 
 
 def test_a_long_sleep_counts() -> None:
