@@ -12,6 +12,8 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from servegen import inputs
+
 T = TypeVar("T")
 #: A number that may be nan (written as null), and one that may be below 0; what else a file holds is 0 or more.
 Unsure = typing.Annotated[float, "unsure"]
@@ -57,7 +59,7 @@ def parsed(kind: type[T], text: str, edited: bool = False) -> T:
     ``edited``: anybody may have changed the text, so that numbers must be such as their fields can have.
     """
     try:
-        value = json.loads(text, parse_constant=_no_number, parse_int=_whole, object_pairs_hook=_once)
+        value = json.loads(text, parse_constant=_no_number, parse_int=_whole, object_pairs_hook=inputs.once)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if _SURROGATE.search(text):
@@ -83,15 +85,6 @@ def _whole(text: str) -> int:
     if len(text) > _MOST_DIGITS:
         raise ValueError(f"{text[:_MOST_DIGITS]}... is too large a number")
     return int(text)
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {twice!r} stands twice in one object")
-    return found
 
 
 def _build(kind: type[Any], value: Any, path: str, edited: bool) -> Any:

@@ -11,8 +11,9 @@ import hashlib
 import os
 import select
 import stat
+from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 #: Of a file that is read whole.
 MOST_BYTES = 2**28
@@ -91,3 +92,34 @@ def no_folder(path: Path) -> str:
 def too_large(name: str, most: int) -> OSError:
     """The error that ``name`` holds more than ``most`` bytes."""
     return OSError(errno.EFBIG, f"it is larger than {most // 2**20} MiB", name)
+
+
+def figure(text: str) -> float:
+    """A number as tables and programs write it. ValueError for what else Python reads: ``1_000``, digits of other scripts."""
+    if not text.isascii() or "_" in text:
+        raise ValueError(f"{text!r} is no number")
+    return float(text)
+
+
+def twice(names: Iterable[str]) -> str:
+    """The first of the names that stands there a second time; "" if none does."""
+    seen: set[str] = set()
+    for name in names:
+        if name and name in seen:
+            return name
+        seen.add(name)
+    return ""
+
+
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """What JSON makes of an object (its ``object_pairs_hook``). ValueError where a key stands twice: the last would win."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"the key {twice(key for key, _ in pairs)!r} stands twice in one object")
+    return found
+
+
+def place(data: bytes, offset: int) -> tuple[int, int]:
+    """Line and column of a byte, both from 1."""
+    begin = data.rfind(b"\n", 0, offset) + 1
+    return data.count(b"\n", 0, begin) + 1, offset - begin + 1
