@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import os
 import select
 import stat
@@ -38,16 +39,29 @@ def opened(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def piped(path: str | os.PathLike[str]) -> BinaryIO:
-    """The file, open for reading; also a pipe to which somebody writes within :data:`PATIENCE_S`."""
+    """The file, open for reading; also a pipe to which somebody writes, and goes on to write, within :data:`PATIENCE_S`."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        if stat.S_ISFIFO(os.fstat(handle).st_mode) and not select.select([handle], [], [], PATIENCE_S)[0]:
-            raise OSError(errno.ETIMEDOUT, f"it is a pipe, and nothing came through it in {PATIENCE_S} s", os.fspath(path))
+        if stat.S_ISFIFO(os.fstat(handle).st_mode):
+            _await(handle)  # a pipe that nobody has opened yet reads as one at its end
+            os.set_blocking(handle, True)
+            return io.BufferedReader(_Pipe(handle))
         os.set_blocking(handle, True)
         return os.fdopen(handle, "rb")
     except BaseException:
         os.close(handle)
         raise
+
+
+class _Pipe(io.FileIO):
+    def readinto(self, buffer: Any) -> int | None:
+        _await(self.fileno())
+        return super().readinto(buffer)
+
+
+def _await(handle: int) -> None:
+    if not select.select([handle], [], [], PATIENCE_S)[0]:
+        raise OSError(errno.ETIMEDOUT, f"it is a pipe, and nothing came through it in {PATIENCE_S} s")
 
 
 def read(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes:

@@ -400,6 +400,21 @@ def test_a_pipe_into_which_nobody_writes(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_a_pipe_whose_writer_falls_silent(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(["bash", "-c", f"exec > {tmp_path / 'pipe'}; echo 'kind: x'; exec sleep 30"]) as writer:
+        ran = command("validate", tmp_path / "pipe", patience_s=20)
+        writer.kill()
+    assert ran.code == 1 and "it is a pipe, and nothing came through it" in ran.err and "pipe: error" in ran.err, ran
+
+
+@pytest.mark.parametrize("folder", ["/proc/models", "/sys", "//dev/./x", "/./proc/x"])
+def test_a_cache_in_a_folder_of_the_kernel(folder: str, tmp_path: Path) -> None:
+    ran = command("validate", write_spec(tmp_path / "s.yaml", spec(deploy__modelCache={"hostPath": folder})))
+    told = re.search(r"s\.yaml:\d+:\d+: error\[bad-path\].*hostPath: /(proc|sys|dev) is the kernel's", ran.err)
+    assert ran.code == 1 and told, ran
+
+
 def test_an_output_folder_without_a_name(tmp_path: Path) -> None:
     """What an unset variable leaves is not the folder where one is."""
     ran = command("build", write_spec(tmp_path / "s.yaml", spec()), "-o", "")
