@@ -117,8 +117,14 @@ def _split(script: str) -> tuple[list[_Line], str]:
 
 
 def _code(script: str) -> Iterator[str]:
-    for line in re.sub(r"^[ \t]*#.*\n?", "", script, flags=re.MULTILINE).replace("\\\n", " ").splitlines():
-        code = " ".join(_COMMENT.sub(lambda hit: hit[1] or "", line).split())
+    whole = ""
+    for line in script.splitlines():
+        whole += line
+        if whole.endswith("\\") and not whole.lstrip().startswith("#"):
+            whole = whole[:-1] + " "
+            continue
+        code = " ".join(_COMMENT.sub(lambda hit: hit[1] or "", f" {whole}").split())
+        whole = ""
         if code:
             yield code
 

@@ -33,6 +33,8 @@ FAULTS: tuple[tuple[Plan, str, str, str, str], ...] = (
     (SPLIT, ROUTER, "; do\n  endpoints+=(--decode", "; do\n  continue\n  endpoints+=(--decode", "it keeps a loop"),
     (SPLIT, ROUTER, "endpoints=()\n", "false &&\nendpoints=()\n", "it makes the next line depend on it"),
     (SPLIT, ROUTER, "read -r -a prefill", "if false; then\nread -r -a prefill", "the line: read -r -a prefill"),
+    (SPLIT, ROUTER, "-a decode <<<", "-a decode \\\n# of them\n<<<", "the line: read -r -a decode"),
+    (SPLIT, ROUTER, "read -r -a decode", "# read -r -a decode", "the line: read -r -a decode"),
     (GROUP, LAUNCH, "{0,3})$", "{0,2})$", "the line: if [["),
     (GROUP, LAUNCH, '-z "${NODE_RANK:-}"', '-n "${NODE_RANK:-}"', "the line: if [["),
     (GROUP, LAUNCH, "((NODE_RANK >= {{", "((NODE_RANK > {{", "the line: if [["),
@@ -70,6 +72,7 @@ KEPT = (
     (SPLIT, ROUTER, "\nexec ", "\n# a note\necho \"starting ${endpoints[0]}, NODE_RANK=0\" >&2\nexec "),
     (SPLIT, ROUTER, "endpoints=()\n", "  endpoints=()   # of both\nulimit -n 4096\n"),
     (GROUP, LAUNCH, "\nexec ", "\nif [[ -d /scratch ]]; then\n  cd /\nfi\necho rank=$NODE_RANK NODE_RANK=$NODE_RANK\nexec "),
+    (SPLIT, ROUTER, "-a decode <<<", "-a  decode \\\n  <<<"),
     (GROUP, LAUNCH, "  exit 1\n", "  sleep 1\n  exit 1\n"),
     (ONE, LAUNCH, "\nexec ", "\nworkers=3\nset -o noclobber\nexec "),
 )  # fmt: skip
