@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from servegen import compile as single
 from servegen.bundle import Bundle
 from servegen.codec import dumps, parsed
-from servegen.errors import BundleError, Diagnostic, NotBuiltError, SpecError, UserError
-from servegen.fleet import Fleet, FleetPlan, loads
+from servegen.errors import BundleError, Diagnostic, EmitError, NotBuiltError, SpecError, UserError, Where
+from servegen.fleet import Fleet, FleetPlan, loads, read
 from servegen.plan import Plan
 
 if TYPE_CHECKING:
@@ -156,6 +156,27 @@ def compile_either(
 
     Raises whatever a stage raises: UserError, InfeasibleError, StaleError. ValueError for a stage that there is not.
     """
+    try:
+        return _compiled(loaded, until, templates, locks, out, verify, processes)
+    # Anybody may have edited a lock, and not all that it says is judged before it is rendered.
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        if locks is None:
+            raise
+        message = f"the locked plan cannot be rendered: {type(error).__name__}: {error}"
+        raise EmitError(
+            Diagnostic("bad-lock", message, Where(str(locks / loaded.name)), "build once without --locked")
+        ) from error
+
+
+def _compiled(
+    loaded: LoadedSpec | LoadedFleet,
+    until: str,
+    templates: Path | None,
+    locks: Path | None,
+    out: Path | None,
+    verify: bool,
+    processes: int,
+) -> single.Result | FleetResult:
     from servegen.spec.fleet import LoadedFleet
 
     if not isinstance(loaded, LoadedFleet):
@@ -184,7 +205,7 @@ def shown_of(result: single.Result | FleetResult) -> list[Mapping[str, Any]]:
 
 def read_locked(out: Path, name: str) -> Fleet:
     """The fleet in ``out/<name>/``. Raises EmitError where a lock is not there or is none of this version."""
-    fleet = single.read_lock(out, name, FLEET_LOCK, loads)
+    fleet = single.read_lock(out, name, FLEET_LOCK, read)
     return Fleet(fleet, tuple(single.read_locked(out / name, m.name) if m.devices else None for m in fleet.members))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from servegen.codec import parsed
+from servegen.codec import Unsure, parsed, read_as
 from servegen.plan import Plan
 
 
@@ -38,7 +38,7 @@ class Member:
     share: float
     devices: int
     cost_per_hour: float
-    watts: float
+    watts: Unsure
     uses: tuple[Use, ...]
     note: str
 
@@ -71,7 +71,7 @@ class FleetPlan:
     pool: tuple[PoolUse, ...]
     devices: int
     cost_per_hour: float
-    watts: float
+    watts: Unsure
     searched: int
     why: tuple[str, ...]
     spec: Mapping[str, Any]  # the fleet with every default applied
@@ -94,3 +94,8 @@ class Fleet:
 def loads(text: str) -> FleetPlan:
     """The inverse of :func:`servegen.plan.dumps`. Raises ValueError, KeyError or TypeError on anything else."""
     return parsed(FleetPlan, text)
+
+
+def read(text: str) -> FleetPlan:
+    """The plan in a file that anybody may have edited: as :func:`loads`, and ValueError for numbers that cannot be."""
+    return read_as(lambda edited: parsed(FleetPlan, edited, edited=True), text)

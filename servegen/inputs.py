@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import os
 import select
 import stat
+from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 #: Of a file that is read whole.
 MOST_BYTES = 2**28
@@ -37,16 +39,29 @@ def opened(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def piped(path: str | os.PathLike[str]) -> BinaryIO:
-    """The file, open for reading; also a pipe to which somebody writes within :data:`PATIENCE_S`."""
+    """The file, open for reading; also a pipe to which somebody writes, and goes on to write, within :data:`PATIENCE_S`."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        if stat.S_ISFIFO(os.fstat(handle).st_mode) and not select.select([handle], [], [], PATIENCE_S)[0]:
-            raise OSError(errno.ETIMEDOUT, f"it is a pipe, and nothing came through it in {PATIENCE_S} s", os.fspath(path))
+        if stat.S_ISFIFO(os.fstat(handle).st_mode):
+            _await(handle)  # a pipe that nobody has opened yet reads as one at its end
+            os.set_blocking(handle, True)
+            return io.BufferedReader(_Pipe(handle))
         os.set_blocking(handle, True)
         return os.fdopen(handle, "rb")
     except BaseException:
         os.close(handle)
         raise
+
+
+class _Pipe(io.FileIO):
+    def readinto(self, buffer: Any) -> int | None:
+        _await(self.fileno())
+        return super().readinto(buffer)
+
+
+def _await(handle: int) -> None:
+    if not select.select([handle], [], [], PATIENCE_S)[0]:
+        raise OSError(errno.ETIMEDOUT, f"it is a pipe, and nothing came through it in {PATIENCE_S} s")
 
 
 def read(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes:
@@ -91,3 +106,34 @@ def no_folder(path: Path) -> str:
 def too_large(name: str, most: int) -> OSError:
     """The error that ``name`` holds more than ``most`` bytes."""
     return OSError(errno.EFBIG, f"it is larger than {most // 2**20} MiB", name)
+
+
+def figure(text: str) -> float:
+    """A number as tables and programs write it. ValueError for what else Python reads: ``1_000``, digits of other scripts."""
+    if not text.isascii() or "_" in text:
+        raise ValueError(f"{text!r} is no number")
+    return float(text)
+
+
+def twice(names: Iterable[str]) -> str:
+    """The first of the names that stands there a second time; "" if none does."""
+    seen: set[str] = set()
+    for name in names:
+        if name and name in seen:
+            return name
+        seen.add(name)
+    return ""
+
+
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """What JSON makes of an object (its ``object_pairs_hook``). ValueError where a key stands twice: the last would win."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"the key {twice(key for key, _ in pairs)!r} stands twice in one object")
+    return found
+
+
+def place(data: bytes, offset: int) -> tuple[int, int]:
+    """Line and column of a byte, both from 1."""
+    begin = data.rfind(b"\n", 0, offset) + 1
+    return data.count(b"\n", 0, begin) + 1, offset - begin + 1

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from servegen.codec import dumps, parsed, read_as
+from servegen.codec import Unsure, dumps, parsed, read_as
 from servegen.rationale import Alternative, Case, Flip, Missing, ParetoPoint, Topology, Waterfall
 
 RoleName = Literal["serve", "prefill", "decode"]
@@ -20,10 +20,10 @@ RoleName = Literal["serve", "prefill", "decode"]
 class Quantiles:
     """Of one latency, seconds."""
 
-    mean: float
-    p50: float
-    p95: float
-    p99: float
+    mean: Unsure
+    p50: Unsure
+    p95: Unsure
+    p99: Unsure
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,8 @@ class Choice:
     roles: tuple[Role, ...]
     devices: int  # spares included
     cost_per_hour: float
-    cost_per_million_output_tokens: float
-    watts: float
+    cost_per_million_output_tokens: Unsure
+    watts: Unsure
 
     @property
     def balance(self) -> tuple[int, float] | None:
@@ -160,16 +160,16 @@ class Prediction:
     ttft: Quantiles
     itl: Quantiles
     e2e: Quantiles
-    output_tokens_per_second: float
-    utilization: float
-    slo_attainment: float
-    sustained_rate: float  # requests/s that the whole deployment carries at utilisation 1
+    output_tokens_per_second: Unsure
+    utilization: Unsure
+    slo_attainment: Unsure
+    sustained_rate: Unsure  # requests/s that the whole deployment carries at utilisation 1
     load_rate: float  # requests/s it was sized for
     band: Mapping[str, Band]
-    floor: Mapping[str, float]  # ideal roofline: prefill_time_s, step_time_s
+    floor: Mapping[str, Unsure]  # ideal roofline: prefill_time_s, step_time_s
     extrapolated: tuple[str, ...]  # constants without a fit of their own, by the rule that gave them
     tpot: Quantiles | None = None  # where tokens come in bursts, whose single gaps say little
-    bounds: Mapping[str, float] = field(default_factory=dict)  # what each bound of the SLO is predicted to come to
+    bounds: Mapping[str, Unsure] = field(default_factory=dict)  # what each bound of the SLO is predicted to come to
 
 
 @dataclass(frozen=True)
@@ -342,7 +342,7 @@ def loads(text: str) -> Plan:
 
 def read(text: str) -> Plan:
     """The plan in a file that anybody may have edited: as :func:`loads`, and ValueError where it contradicts itself."""
-    plan = read_as(loads, text)
+    plan = read_as(lambda edited: parsed(Plan, edited, edited=True), text)
     roles = plan.choice.roles
     wanted = ("prefill", "decode") if plan.choice.topology == "disaggregated" else ("serve",)
     groups = len(roles) == 2 and all(r.grouped and r.role == "serve" for r in roles) and roles[0].pool != roles[1].pool

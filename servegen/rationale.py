@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from servegen.codec import Signed, Unsure
+
 Topology = Literal["aggregated", "disaggregated"]
 
 
@@ -14,7 +16,7 @@ class Effect:
     """One step of a :class:`Waterfall`: what an effect adds, seconds."""
 
     name: str
-    adds_s: float
+    adds_s: Signed
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,10 @@ class Alternative:
     topology: Topology
     summary: str
     devices: int
-    cost_per_hour: float
-    ttft_p95_s: float
-    itl_p95_s: float
-    output_tokens_per_second: float
+    cost_per_hour: Unsure
+    ttft_p95_s: Unsure
+    itl_p95_s: Unsure
+    output_tokens_per_second: Unsure
     why_lost: str
 
 
@@ -48,9 +50,9 @@ class ParetoPoint:
     name: str
     devices: int
     cost_per_hour: float
-    ttft_p95_s: float
-    itl_p95_s: float
-    output_tokens_per_second: float
+    ttft_p95_s: Unsure
+    itl_p95_s: Unsure
+    output_tokens_per_second: Unsure
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Case:
     summary: str
     replicas: Mapping[str, int]  # by the role's name, spares left out
     devices: int
-    cost_per_hour: float
+    cost_per_hour: Unsure
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,9 @@ class Missing:
 
     role: str
     left: int  # spares counted
-    utilization: float  # of what they sustain within the bounds; nan where nobody is left to take the load
-    ttft_p95_s: float  # nan beyond what they sustain
-    itl_p95_s: float
+    utilization: Unsure  # of what they sustain within the bounds; nan where nobody is left to take the load
+    ttft_p95_s: Unsure  # nan beyond what they sustain
+    itl_p95_s: Unsure
 
     @property
     def bounds_hold(self) -> bool:

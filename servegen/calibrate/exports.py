@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from servegen.calibrate.rows import Metric, Row
+from servegen.inputs import figure
 
 #: Engines by what tools call a backend.
 BACKENDS = {
@@ -31,7 +32,7 @@ def _number(value: Any) -> float:
     """A figure; nan where there is none (an unlimited rate is the text "inf")."""
     if value is None or isinstance(value, bool):
         return math.nan
-    return float(value)
+    return figure(value) if isinstance(value, str) else float(value)
 
 
 def _seconds(found: Mapping[Metric, float]) -> dict[Metric, float]:
@@ -222,7 +223,7 @@ def metric_table(text: str, id: str, source: str) -> list[Row]:
             continue
         name = _TITLES[title.group(1).lower()]
         try:
-            found[name] = float(line[1].replace(",", "")) * _UNITS.get((title.group(2) or "").lower(), 1.0)
+            found[name] = figure(line[1].replace(",", "")) * _UNITS.get((title.group(2) or "").lower(), 1.0)
         except ValueError:
             continue  # a column that the tool left empty
     measured: dict[Metric, float] = {

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from servegen.calibrate.rows import Kind, Metric, Row
+from servegen.inputs import figure
 
 _DIGITS = re.compile("[0-9]{1,12}")
 Line = Mapping[str, str]
@@ -38,13 +39,13 @@ def _serving(lines: Sequence[Line]) -> list[Row]:
 
 
 def _run(line: Line) -> Row:
-    isl, osl = float(line["isl"]), float(line["osl"])
+    isl, osl = figure(line["isl"]), figure(line["osl"])
     shortest, warm = benchmark_of(isl, osl)
     weights, engine = WEIGHTS.get(line["precision"], ""), ENGINES.get(line["backend"], line["backend"])
     accelerator = SYSTEMS.get(line["system"], line["system"])
     measured: dict[Metric, float] = {
-        "ttft_s": float(line["silicon_ttft_ms"]) / 1e3,
-        "tpot_s": float(line["silicon_tpot_ms"]) / 1e3,
+        "ttft_s": figure(line["silicon_ttft_ms"]) / 1e3,
+        "tpot_s": figure(line["silicon_tpot_ms"]) / 1e3,
     }
     date = re.search(r"measured=(\d{4}-\d\d-\d\d)", line.get("silicon_data_source", ""))
     moe = any(_count(line.get(c)) > 1 for c in ("moe_ep_size", "attention_dp_size"))
@@ -73,7 +74,7 @@ def _run(line: Line) -> Row:
 
 
 def _count(text: str | None) -> int:
-    return int(float(text)) if text else 0
+    return int(figure(text)) if text else 0
 
 
 def _against(line: Line, engine: str, accelerator: str) -> str:
@@ -162,8 +163,8 @@ def _figure(line: Line) -> Row:
         tp=tp,
         weights=weights,
         kv=TABLE_KV.get(line["kv_dtype"], "fp8" if line["engine"] == "tensorrt-llm" else ""),
-        isl=float(line["isl"] or 0),
-        osl=float(line["osl"] or 0),
+        isl=figure(line["isl"] or "0"),
+        osl=figure(line["osl"] or "0"),
         concurrency=int(most.group(1)) if most else concurrency,
         kind=kind or "closed",
         shortest=SPREAD_FROM if f"range ratio {SPREAD_FROM:g}" in line["notes"] else 1.0,
@@ -177,13 +178,13 @@ def _figure(line: Line) -> Row:
 def _metric(line: Line) -> tuple[Kind | None, Metric | None, float]:
     """What was measured, in SI: the kind of row, the metric, its value."""
     phase = line["notes"].split(";")[0].removeprefix("phase=").strip()
-    value, name = float(line["value"]), line["metric"]
-    devices = float(line["num_devices"].split()[0]) if line["num_devices"] else 1.0
+    value, name = figure(line["value"]), line["metric"]
+    devices = figure(line["num_devices"].split()[0]) if line["num_devices"] else 1.0
     found: dict[tuple[str, str], tuple[Kind, Metric, float]] = {
         ("decode-only", "tpot"): ("decode", "step_s", value / 1e3),
         ("decode-only", "decode_throughput"): ("decode", "output_tokens_per_s", value),
         ("prefill-only", "prefill_time"): ("prefill", "prefill_s", value / 1e3),
-        ("prefill-only", "prefill_throughput"): ("prefill", "prefill_s", float(line["isl"] or 0) / value),
+        ("prefill-only", "prefill_throughput"): ("prefill", "prefill_s", figure(line["isl"] or "0") / value),
         ("e2e-offline", "output_throughput"): ("offline", "output_tokens_per_s", value),
         ("e2e-offline", "output_throughput_per_gpu"): ("offline", "output_tokens_per_s", value * devices),
         ("e2e-offline", "e2e_latency"): ("batch", "batch_s", value),

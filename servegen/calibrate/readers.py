@@ -28,11 +28,13 @@ def read(path: Path, given: Mapping[str, Any] | None = None) -> list[Row]:
     SpecError where the file cannot be read, is none of the known formats, or leaves a field open that is not given.
     """
     try:
-        text = inputs.read(path).decode("utf-8-sig")
+        data = inputs.read(path)
+        text = data.decode("utf-8-sig")
     except OSError as error:
         raise SpecError(Diagnostic("io", f"cannot read: {error.strerror or error}", Where(str(path)))) from error
     except UnicodeDecodeError as error:
-        raise SpecError(Diagnostic("bad-results", "this is no text in UTF-8", Where(str(path)))) from error
+        where = Where(str(path), *inputs.place(data, error.start))
+        raise SpecError(Diagnostic("bad-results", "this is no text in UTF-8", where)) from error
     return parse(text, str(path), given)
 
 
@@ -72,46 +74,45 @@ def _complete(row: Row, file: str) -> Row:
     return row
 
 
-def _fail(file: str, why: str, hint: str = "") -> SpecError:
+def _fail(file: str, why: str, hint: str = "", line: int = 0) -> SpecError:
     known = "known: SGLang bench_serving JSONL, vllm bench serve JSON, aiperf or genai-perf CSV and JSON, guidellm JSON, tables"
-    return SpecError(Diagnostic("bad-results", why, Where(file), hint or known))
+    return SpecError(Diagnostic("bad-results", why, Where(file, line, 1 if line else 0), hint or known))
 
 
 def _json(text: str, file: str) -> list[Row]:
     documents = _documents(text, file)
     rows: list[Row] = []
     for number, (line, document) in enumerate(documents, 1):
-        place = f"{file}:{line}" if len(documents) > 1 else file
         for matches, convert in exports.FORMATS:
             if matches(document):
                 try:
                     rows += convert(document, f"{Path(file).name}#{number}", Path(file).name)
                 except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-                    raise _fail(place, f"a figure is missing or has another type here: {error}") from error
+                    raise _fail(file, f"a figure is missing or has another type here: {error}", line=line) from error
                 break
         else:
-            raise _fail(place, "this JSON is the result of no benchmark that servegen knows")
+            raise _fail(file, "this JSON is the result of no benchmark that servegen knows", line=line)
     return rows
 
 
 def _documents(text: str, file: str) -> Sequence[tuple[int, dict[str, Any]]]:
     """One JSON document, an array of them, or one per line; with the line each begins at."""
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=inputs.once)
         values = [(1, v) for v in (value if isinstance(value, list) else [value])]
     except RecursionError as error:
         raise _fail(file, "this JSON is nested too deeply") from error
-    except ValueError:  # also what a number of thousands of digits raises
-        values = []
+    except ValueError as whole:  # also what a number of thousands of digits raises
+        values, known = [], "" if isinstance(whole, json.JSONDecodeError) else str(whole)
         for number, line in enumerate(text.splitlines(), 1):
             if line.strip():
                 try:
-                    values.append((number, json.loads(line)))
+                    values.append((number, json.loads(line, object_pairs_hook=inputs.once)))
                 except RecursionError as error:
-                    raise _fail(f"{file}:{number}", "this JSON is nested too deeply") from error
+                    raise _fail(file, "this JSON is nested too deeply", line=number) from error
                 except ValueError as error:
-                    reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-                    raise _fail(f"{file}:{number}", f"this is no JSON: {reason}") from error
+                    reason = (known or error.msg) if isinstance(error, json.JSONDecodeError) else str(error)
+                    raise _fail(file, f"this is no JSON: {reason}", line=number) from error
     if not all(isinstance(v, dict) for _, v in values):
         raise _fail(file, "this JSON holds no results")
     return values
@@ -128,7 +129,7 @@ def _converted(
             try:
                 convert([line])
             except (ArithmeticError, LookupError, ValueError) as error:
-                raise _fail(f"{file}:{place}", f"a figure is missing or cannot be: {error}") from error
+                raise _fail(file, f"a figure is missing or cannot be: {error}", line=place) from error
         raise _fail(file, str(whole)) from whole
 
 
@@ -138,16 +139,21 @@ def _csv(text: str, file: str) -> list[Row]:
             return exports.metric_table(text, f"{Path(file).name}#1", Path(file).name)
         reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, restval="")
         columns = set(reader.fieldnames or ())
+        if again := inputs.twice(reader.fieldnames or ()):
+            raise _fail(file, f"the column {again} stands twice", "one of each name", 1)
         lines, places = [], []
         for line in reader:
+            if None in line:
+                message = "more cells than the header has"
+                raise _fail(file, message, "quote a cell that holds a comma", reader.line_num)
             lines.append({k: (v or "").strip() for k, v in line.items() if k})
             places.append(reader.line_num)
     except (csv.Error, ArithmeticError, ValueError) as error:
-        raise _fail(file, f"this is neither JSON nor CSV: {error}") from error
+        raise _fail(file, f"this is neither JSON nor CSV: {error}", line=1) from error
     for telling, needed, convert in published.SCHEMAS:
         if telling <= columns:
             if not needed <= columns:
                 missing = ", ".join(sorted(needed - columns))
-                raise _fail(f"{file}:1", f"columns are missing: {missing}", f"it needs {', '.join(sorted(needed))}")
+                raise _fail(file, f"columns are missing: {missing}", f"it needs {', '.join(sorted(needed))}", 1)
             return _converted(lines, places, convert, file)
     raise _fail(file, f"no table that servegen knows has these columns: {', '.join(sorted(columns))[:200]}")

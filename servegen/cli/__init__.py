@@ -16,8 +16,7 @@ def main() -> int:
     # Plugins of other packages would slow the start and could change what a spec means.
     os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
     from servegen.cli.app import run
+    from servegen.cli.streams import prepare
 
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # the same bytes in every locale
+    prepare()
     return run(sys.argv[1:])

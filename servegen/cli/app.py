@@ -14,6 +14,7 @@ import typer
 
 from servegen import __version__
 from servegen.cli import build, calibrate, catalog, estimate, init, plan, schema, simulate, validate
+from servegen.cli.streams import OutputError
 from servegen.errors import InfeasibleError, UserError
 
 BROKEN_PIPE = 141  # 128 + SIGPIPE, what a shell reports of a program that the signal ended
@@ -77,6 +78,10 @@ def _ended(error: BaseException) -> int:
         return _hang_up()
     if isinstance(error, BrokenPipeError):
         return _hang_up()
+    if isinstance(error, OutputError):
+        print(f"servegen: cannot write standard output: {error.strerror}", file=sys.stderr)
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 : the interpreter flushes it at its end
+        return 1
     if isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt):
         print("servegen: interrupted", file=sys.stderr)
         return INTERRUPTED

@@ -132,9 +132,13 @@ def _files(path: str) -> list[str]:
 def _load(file: str) -> list[Source]:
     if file == STDIN:
         from servegen.spec.fleet import loads_either
+        from servegen.spec.load import MAX_BYTES
 
         try:
-            specs, errors = loads_either(sys.stdin.buffer.read(), "<stdin>")
+            specs, errors = loads_either(sys.stdin.buffer.read(MAX_BYTES + 1), "<stdin>")
+        except OSError as error:
+            why = f"cannot read standard input: {error.strerror or error}"
+            return [Source(file, None, SpecError(Diagnostic("unreadable", why, Where("<stdin>"))))]
         except UserError as error:
             return [Source(file, None, error)]
     else:

@@ -36,18 +36,38 @@ def read(file: str) -> list[dict[str, str]]:
     """The rows of a CSV file (``-``: stdin). Raises SpecError if it is none, or lacks a column that every row needs."""
     try:
         data = inputs.bounded(sys.stdin.buffer, "<stdin>") if file == "-" else inputs.read(file)
-        reader = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True, restval="")
-        rows = [{(k or "").strip(): _cell(v) for k, v in row.items()} for row in reader]
-        columns = [c.strip() for c in reader.fieldnames or ()]
     except OSError as error:
         raise SpecError(Diagnostic("io", f"cannot read: {error.strerror or error}", Where(file))) from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise SpecError(Diagnostic("bad-table", f"this is no CSV in UTF-8: {error}", Where(file))) from error
+    columns: list[str] = []
+    rows: list[dict[str, str]] = []
+    line = 1
+    try:
+        reader = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
+        for cells in reader:
+            line = reader.line_num
+            if not columns:
+                columns = [c.strip() for c in cells]
+                if again := inputs.twice(columns):
+                    raise _bad(file, line, f"the column {again} stands twice", "one of each name")
+            elif len(cells) > len(columns):
+                message = f"{len(cells)} cells where the header has {len(columns)}"
+                raise _bad(file, line, message, "quote a cell that holds a comma")
+            elif cells:
+                rows.append(dict.fromkeys(columns, "") | {k: v.strip() for k, v in zip(columns, cells, strict=False)})
+    except UnicodeDecodeError as error:
+        where = Where(file, *inputs.place(data, error.start))
+        raise SpecError(Diagnostic("bad-table", f"this is no CSV in UTF-8: {error.reason}", where)) from error
+    except csv.Error as error:
+        raise _bad(file, reader.line_num or line, f"this is no CSV: {error}") from error
     missing = [column for column in ("id", *NEEDED) if column not in columns]
     if missing:
         hint = f"columns: id, {', '.join([*WORDS, *COUNTS])}"
         raise SpecError(Diagnostic("bad-table", f"columns are missing: {', '.join(missing)}", Where(file, 1, 1), hint))
     return rows
+
+
+def _bad(file: str, line: int, message: str, hint: str = "") -> SpecError:
+    return SpecError(Diagnostic("bad-table", message, Where(file, line, 1), hint))
 
 
 def estimate_row(row: Mapping[str, str], physics: str, calibration: Calibration) -> dict[str, Any]:
@@ -105,7 +125,7 @@ def _figures(request: Any) -> dict[str, Any]:
 
 def _count(column: str, text: str) -> int:
     try:
-        value = float(text)
+        value = inputs.figure(text)
     except ValueError:
         raise ValueError(f"{column}: {text!r} is no number") from None
     if not value.is_integer() or value < 0:
@@ -126,7 +146,3 @@ def _written(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _cell(value: Any) -> str:
-    return value.strip() if isinstance(value, str) else ""

@@ -14,7 +14,9 @@ from servegen.manifest import UnreadableError, documents
 from servegen.plan import DeployPlan, Plan
 from servegen.render.environment import Environment, environment
 from servegen.render.intent import prove
+from servegen.render.kept import check_kept
 from servegen.render.kubernetes import kustomization_view, object_views
+from servegen.render.names import object_name
 from servegen.render.views import KustomizationView
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -128,8 +130,22 @@ def _scripts(
         "Change the spec: an edit here is lost with the next build."
     )
     scripts: dict[str, str] = {}
+    found: list[Diagnostic] = []
     for launch in launches:
         path, template = f"launch/{launch.name}.sh", script_template(launch)
-        scripts[path] = templating.render(template, {"plan": plan, "launch": launch, "header": header})
+        said = {"plan": plan, "launch": launch, "header": header}
+        scripts[path] = templating.render(template, said)
         origin[path] = templating.origin(template)
+        if templating.is_users(template) and (shipped := environment().render(template, said)) != scripts[path]:
+            subject = f"{_kind(launch)}/{object_name(plan, launch.name)}: {path}"
+            found += check_kept(
+                scripts[path], shipped, subject, templating.place(template), templating.source(template), f"templates/{template}"
+            )
+    if found:
+        raise RenderError(found)
     return scripts
+
+
+def _kind(launch: Launch) -> str:
+    """What runs the same command in the cluster."""
+    return "Deployment" if launch.group is None else "LeaderWorkerSet"

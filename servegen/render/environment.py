@@ -166,6 +166,10 @@ class Environment:
         macros = sorted((self._user / Path(name).parent).glob("_*.j2"))
         return str(macros[0]) if macros else f"templates/{name}"
 
+    def source(self, name: str) -> str:
+        """The text of the file that is taken for template ``name``."""
+        return next((f / name).read_text(encoding="utf-8") for f in self._folders if (f / name).is_file())
+
     def render(self, name: str, context: Mapping[str, Any]) -> str:
         """The text of template ``name``. Raises RenderError that names the template and its line."""
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -100,6 +101,10 @@ def _why(value: str, otherwise: str) -> str:
     return f"holds {form}" if form else otherwise
 
 
+#: Folders at the root of every node that are on no disk.
+_KERNELS = ("dev", "proc", "sys")
+
+
 class ModelCache(Section):
     """Where weights are kept between starts: one of a claim, a folder of the node, or a claim to create."""
 
@@ -120,6 +125,10 @@ class ModelCache(Section):
         found = [
             Finding(key, "conflict", f"{key} and {stated[0]} exclude each other", "keep one") for key in stated[1:]
         ]
+        top = os.path.normpath(self.host_path).lstrip("/").split("/")[0] if self.host_path else ""
+        if top in _KERNELS:
+            hint = "a folder of a disk of the node, like /models"
+            found.append(Finding("hostPath", "bad-path", f"/{top} is the kernel's own: it keeps no weights", hint))
         if self.storage_class is not None and self.size is None:
             found.append(
                 Finding("storageClass", "conflict", "storageClass belongs to a claim that is created", "state size")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import itertools
 import json
@@ -90,7 +91,7 @@ def trace_requests(path: str | os.PathLike[str]) -> TraceRequests:
         if first.strip():
             break
     numbered = itertools.chain(itertools.repeat("\n", head - 1), [first], lines)
-    if first.lstrip().startswith("{"):
+    if _is_json(first):
         rows, formats = _json_rows(file, numbered), _JSON_FORMATS
     else:
         rows, formats = _csv_rows(file, numbered), _CSV_FORMATS
@@ -162,8 +163,9 @@ def _lines(file: str) -> Iterator[str]:
         raise _error("trace-file", "the trace is not UTF-8 text", file, _bad_line(file), hint) from error
     # zlib.error and EOFError (a file cut short) are no OSError, unlike gzip.BadGzipFile.
     except (OSError, EOFError, zlib.error) as error:
+        damaged = not isinstance(error, OSError) or isinstance(error, gzip.BadGzipFile)  # what it holds, not how it lies there
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise _error("trace-file", f"the trace cannot be read: {reason}", file) from error
+        raise _error("trace-file", f"the trace cannot be read: {reason}", file, int(damaged)) from error
 
 
 def _opened(file: str) -> BinaryIO:
@@ -171,8 +173,6 @@ def _opened(file: str) -> BinaryIO:
     if not file.endswith(".gz"):
         return raw
     raw.close()
-    import gzip
-
     return cast(BinaryIO, gzip.open(file))
 
 
@@ -197,6 +197,8 @@ def _csv_rows(file: str, lines: Iterable[str]) -> Iterator[tuple[int, Mapping[st
                 continue
             if not names:
                 names = [name.strip().lower() for name in row]
+                if again := inputs.twice(names):
+                    raise _error("trace-format", f"the column {again} stands twice", file, reader.line_num, "one of each name")
             elif len(row) != len(names):
                 message = f"{len(row)} cells where the header has {len(names)}"
                 raise _error("trace-line", message, file, reader.line_num)
@@ -212,14 +214,25 @@ def _json_rows(file: str, lines: Iterable[str]) -> Iterator[tuple[int, Mapping[s
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = json.loads(line, object_pairs_hook=inputs.once)
         # ValueError is also what an integer of thousands of digits raises, RecursionError what thousands of brackets do.
         except (ValueError, RecursionError) as error:
             reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
             raise _error("trace-line", f"not JSON: {reason}", file, number) from error
         if not isinstance(row, dict):
-            raise _error("trace-line", "not a JSON object", file, number)
+            raise _error("trace-line", f"line {number} is no JSON object", file, number, _FORMATS_HINT)
         yield number, row
+
+
+def _is_json(line: str) -> bool:
+    """Whether a line begins a JSON value, be it one that no trace has: the header of a CSV never does."""
+    if line.lstrip()[:1] in ("{", "["):
+        return True
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _cell(row: Mapping[str, Any], name: str) -> Any:
@@ -243,7 +256,7 @@ def _tokens(row: Mapping[str, Any], name: str) -> int:
 def _number(cell: Any, name: str) -> float:
     try:
         # float() would take True and the text "nan".
-        number = math.nan if isinstance(cell, bool) else float(cell)
+        number = math.nan if isinstance(cell, bool) else inputs.figure(cell) if isinstance(cell, str) else float(cell)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):

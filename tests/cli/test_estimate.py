@@ -161,3 +161,29 @@ def test_what_is_no_table_exits_1(tmp_path: Path, content: bytes, capsys: pytest
 def test_a_missing_table_exits_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["estimate", "--from", "none.csv"]) == 1
     assert "none.csv: error[io]" in capsys.readouterr().err
+
+
+HEAD = "id,engine,model,accelerator,isl,osl,concurrency"
+ROW = "a,sglang,llama-3.1-8b,h100-sxm-80gb,1024,128,4"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (f"{HEAD},isl\n{ROW},7\n".encode(), ":1:1: error[bad-table]: the column isl stands twice"),
+        (f"{HEAD}\n{ROW}\n{ROW},7\n".encode(), ":3:1: error[bad-table]: 8 cells where the header has 7"),
+        (f"{HEAD}\n".encode() + b"a,\xff\n", ":2:3: error[bad-table]: this is no CSV in UTF-8"),
+        (b"\x93\x00\xff", ":1:1: error[bad-table]: this is no CSV in UTF-8"),
+    ],
+)
+def test_a_table_that_says_a_thing_twice(content: bytes, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.csv").write_bytes(content)
+    assert run(["estimate", "--from", str(tmp_path / "t.csv")]) == 1
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("figure", ["1_024", "\u0661\u0662"])
+def test_a_figure_that_only_python_reads(figure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.csv").write_text(f"{HEAD}\n{ROW.replace('1024', figure)}\n", encoding="utf-8")
+    assert run(["estimate", "--from", str(tmp_path / "t.csv")]) == 0
+    assert f"isl: '{figure}' is no number" in capsys.readouterr().out

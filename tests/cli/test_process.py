@@ -126,3 +126,28 @@ def _read(handle: int) -> bytes:
         return os.read(handle, 65536)
     except OSError:
         return b""
+
+
+BROKEN = (
+    ("plan s.yaml >/dev/full", 1, "servegen: cannot write standard output: No space left on device\n"),
+    ("plan s.yaml -o json >/dev/full", 1, "servegen: cannot write standard output: No space left on device\n"),
+    ("--help >/dev/full", 1, "servegen: cannot write standard output: No space left on device\n"),
+    ("plan s.yaml >&-", 1, "servegen: cannot write standard output: Bad file descriptor\n"),
+    ("--version >&-", 1, "servegen: cannot write standard output: Bad file descriptor\n"),
+    ("plan - <&-", 1, "<stdin>: error[unreadable]: cannot read standard input: Bad file descriptor\n"),
+    ("estimate --from - <&-", 1, "-: error[io]: cannot read: Bad file descriptor\n"),
+    ("plan none.yaml 2>&-", 1, ""),
+    ("plan none.yaml 2>/dev/full", 1, ""),
+    ("validate s.yaml 2>&-", 0, ""),
+    ("plan - <&- >&- 2>&-", 1, ""),
+)
+
+
+@pytest.mark.parametrize(("line", "code", "err"), BROKEN, ids=[b[0] for b in BROKEN])
+def test_streams_that_are_broken(line: str, code: int, err: str, tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(SPEC)
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE)}
+    command = ["bash", "-c", f"exec {sys.executable} -m servegen {line}"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (code, err), done
+    assert "plan" not in line or not done.stdout

@@ -141,8 +141,9 @@ LOCKS: tuple[tuple[Any, str], ...] = (
     ("1e999", "holds no object"),
     ("{", "double quotes"),
     (lambda plan: plan["choice"].update(roles=[]), "aggregated serving has the roles serve"),
-    (lambda plan: plan["choice"]["roles"][0].update(tp="x"), "'x' is no int"),
-    (lambda plan: plan["choice"]["roles"][0].update(tp=-4), "at least 1 each"),
+    (lambda plan: plan["choice"]["roles"][0].update(tp="x"), "choice.roles[0].tp: \"x\" is no whole number"),
+    (lambda plan: plan["choice"]["roles"][0].update(tp=-4), "choice.roles[0].tp: -4 is below 0"),
+    (lambda plan: plan["choice"]["roles"][0].update(tp=0), "at least 1 each"),
     (lambda plan: plan["choice"]["roles"][0].update(pool=7), "no entry of the pool"),
     (lambda plan: plan["missing"][0].update(role="x"), "a role that the plan does not have"),
     (lambda plan: plan["choice"].update(devices=99), "devices is not the sum"),
@@ -332,6 +333,49 @@ def test_a_lock_whose_spec_is_another_type(change: Any, tmp_path: Path) -> None:
     assert ran.code == 1 and str(lock) in ran.err and "error[bad-lock]" in ran.err, ran
 
 
+EDITS: tuple[tuple[tuple[str | int, ...], Any, str], ...] = (
+    (("cases", 0, "end"), "x", "cases[0].end: 'x' is not one of low, best, high"),
+    (("choice", "topology"), "x", "choice.topology: 'x' is not one of"),
+    (("choice", "roles", 0, "role"), "x", "choice.roles[0].role: 'x' is not one of"),
+    (("choice", "roles", 0, "checkpoint_bytes"), None, "choice.roles[0].checkpoint_bytes: null is no number"),
+    (("choice", "roles"), "x", 'choice.roles: "x" is no array'),
+    (("choice",), None, "choice: null is no object"),
+    (("traffic", "isl_mean"), None, "traffic.isl_mean: null is no number"),
+    (("traffic", "osl_mean"), None, "traffic.osl_mean: null is no number"),
+    (("traffic", "longest_output"), 1.5, "traffic.longest_output: 1.5 is no whole number"),
+    (("deploy", "cache", "size_bytes"), None, "deploy.cache.size_bytes: null is no number"),
+    (("deploy", "autoscaling"), "x", "deploy.autoscaling: 'x' is not one of none, hpa, keda"),
+    (("deploy", "env"), [], "deploy.env: [] is no object"),
+    (("pool", 0, "node_memory_bytes"), None, "pool[0].node_memory_bytes: null is no number"),
+    (("pool", 0, "price_per_hour"), -1, "pool[0].price_per_hour: -1 is below 0"),
+    (("prediction", "ttft", "p95"), None, ""),
+    (("prediction", "ttft"), None, "prediction.ttft: null is no object"),
+)
+
+
+@pytest.mark.parametrize(("path", "value", "says"), EDITS, ids=[f"{'.'.join(map(str, p))} {v}" for p, v, _ in EDITS])
+def test_a_lock_that_was_edited(path: tuple[Any, ...], value: Any, says: str, tmp_path: Path) -> None:
+    assert build(spec(), tmp_path).code == 0
+    lock = tmp_path / "out" / "chat" / "plan.lock.json"
+    plan = node = json.loads(lock.read_text())
+    for key in path[:-1]:
+        node = node[key]
+    assert path[-1] in node or isinstance(node, list)
+    node[path[-1]] = value
+    lock.write_text(json.dumps(plan))
+    ran = command("build", tmp_path / "s.yaml", "-o", tmp_path / "out", "--locked")
+    assert "bug in servegen" not in ran.err, ran
+    assert not says or (ran.code == 1 and "error[bad-lock]" in ran.err and str(lock) in ran.err and says in ran.err), ran
+
+
+def test_a_key_that_stands_twice_in_a_lock(tmp_path: Path) -> None:
+    assert build(spec(), tmp_path).code == 0
+    lock = tmp_path / "out" / "chat" / "plan.lock.json"
+    lock.write_text(lock.read_text().replace('"devices":', '"devices": 1, "devices":', 1))
+    ran = command("build", tmp_path / "s.yaml", "-o", tmp_path / "out", "--locked")
+    assert ran.code == 1 and "the key 'devices' stands twice in one object" in ran.err, ran
+
+
 @pytest.mark.parametrize("name", ["UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO"])
 def test_a_variable_that_bash_lets_nobody_set(name: str, tmp_path: Path) -> None:
     ran = build(spec(deploy__overrides={"env": {name: "1"}}), tmp_path)
@@ -354,6 +398,21 @@ def test_a_pipe_into_which_nobody_writes(tmp_path: Path) -> None:
         ran = command(*line, patience_s=20)
         assert ran.code == 1 and "it is a pipe, and nothing came through it" in ran.err, ran
     assert not (tmp_path / "out").exists()
+
+
+def test_a_pipe_whose_writer_falls_silent(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(["bash", "-c", f"exec > {tmp_path / 'pipe'}; echo 'kind: x'; exec sleep 30"]) as writer:
+        ran = command("validate", tmp_path / "pipe", patience_s=20)
+        writer.kill()
+    assert ran.code == 1 and "it is a pipe, and nothing came through it" in ran.err and "pipe: error" in ran.err, ran
+
+
+@pytest.mark.parametrize("folder", ["/proc/models", "/sys", "//dev/./x", "/./proc/x"])
+def test_a_cache_in_a_folder_of_the_kernel(folder: str, tmp_path: Path) -> None:
+    ran = command("validate", write_spec(tmp_path / "s.yaml", spec(deploy__modelCache={"hostPath": folder})))
+    told = re.search(r"s\.yaml:\d+:\d+: error\[bad-path\].*hostPath: /(proc|sys|dev) is the kernel's", ran.err)
+    assert ran.code == 1 and told, ran
 
 
 def test_an_output_folder_without_a_name(tmp_path: Path) -> None:

@@ -190,3 +190,20 @@ def test_tables_of_one_metric_a_line() -> None:
     assert split and all(r.engine in ("llama-cpp", "tensorrt-llm") for r in split)
     decode = [r for r in rows.values() if r.kind == "decode" and r.engine == "llama-cpp" and not r.skip]
     assert decode and all(set(r.measured) == {"output_tokens_per_s"} and r.concurrency == 1 for r in decode)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ("silicon_ttft_ms,isl,isl\n1,2,3\n", 1, "the column isl stands twice"),
+        ("silicon_ttft_ms,isl\n1,2\n1,2,3\n", 3, "more cells than the header has"),
+        ('{"completed": 1, "completed": 2}', 1, "the key 'completed' stands twice"),
+        ('{\n"completed": 1,\n"completed": 2}', 1, "the key 'completed' stands twice"),
+        ('{"completed": 1}\n{"a": 1, "a": 2}', 2, "the key 'a' stands twice"),
+    ],
+)
+def test_what_is_said_twice(text: str, line: int, says: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse(text, "f.x")
+    (found,) = caught.value.diagnostics
+    assert (found.where.file, found.where.line, found.where.column) == ("f.x", line, 1) and says in found.message

@@ -173,7 +173,11 @@ def test_every_leaf_counts_in_the_hash_and_survives_loading() -> None:
             other = value + "!"
         else:
             other = value + 1
-        altered = ir.loads(json.dumps(changed(document, path, other)))
+        try:
+            altered = ir.loads(json.dumps(changed(document, path, other)))
+        except ValueError as error:
+            assert isinstance(value, str) and "is not one of" in str(error), path  # one of a few words
+            continue
         if path == ("made_by",):  # a release that changes nothing must not touch a cluster's objects
             assert altered.content_hash == plan.content_hash and altered.made_by == other
             continue
@@ -209,7 +213,7 @@ def test_what_is_not_a_plan_is_refused(text: str) -> None:
 def test_a_missing_field_is_refused() -> None:
     document = json.loads(ir.dumps(sample()))
     del document["choice"]["devices"]
-    with pytest.raises(TypeError, match="devices"):
+    with pytest.raises(ValueError, match="choice: the field 'devices' is missing"):
         ir.loads(json.dumps(document))
 
 

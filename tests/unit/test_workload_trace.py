@@ -157,7 +157,7 @@ def test_a_broken_csv_line_is_named(tmp_path: Path, line: str, message: str) -> 
     ("line", "message"),
     [
         ("{", "not JSON"),
-        ("[1]", "not a JSON object"),
+        ("[1]", "line 2 is no JSON object"),
         ('{"timestamp": 1, "input_length": 5}', "output_length is missing"),
         ('{"timestamp": true, "input_length": 5, "output_length": 5, "hash_ids": []}', "timestamp must be a number"),
         ('{"timestamp": 1, "input_length": null, "output_length": 5, "hash_ids": []}', "input_length must be a number"),
@@ -405,3 +405,29 @@ def test_the_whole_mooncake_trace() -> None:
     assert workload.osl.mean == pytest.approx(342.6, abs=0.05)
     # The published 3.03 is the clock's: it ticks every 3 s.
     assert workload.burstiness == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "line", "says"),
+    [
+        ("t.csv", ["arrival_s,input_tokens,arrival_s,output_tokens", "0,1,2,3"], 1, "the column arrival_s stands twice"),
+        ("t.csv", ["arrival_s,input_tokens,output_tokens", "0,10,1", "1,1_000,3"], 3, "must be a number, not '1_000'"),
+        ("t.csv", ["arrival_s,input_tokens,output_tokens", "1,\u0661\u0662,3"], 2, "must be a number"),
+        ("t.jsonl", ['{"arrival_s": 0, "input_tokens": 1, "input_tokens": 2}'], 1, "'input_tokens' stands twice"),
+        ("t.jsonl", ['[{"arrival_s": 0}]'], 1, "line 1 is no JSON object"),
+        ("t.jsonl", ["3", '{"arrival_s": 0}'], 1, "line 1 is no JSON object"),
+        ("t.jsonl", ["null"], 1, "line 1 is no JSON object"),
+        ("t.jsonl", ["", '"x"'], 2, "line 2 is no JSON object"),
+    ],
+)
+def test_what_would_be_taken_silently(name: str, lines: list[str], line: int, says: str, tmp_path: Path) -> None:
+    code, at, message, _ = problem(write(tmp_path / name, *lines))
+    assert code in ("trace-line", "trace-format") and at == line and says in message
+
+
+def test_a_damaged_gzip_is_told_with_its_place(tmp_path: Path) -> None:
+    whole = gzip.compress(b"arrival_s,input_tokens,output_tokens\n0,1,1\n" * 100)
+    for number, data in enumerate((whole[:-20], b"no gzip at all", whole[:15] + b"xxxx" + whole[19:])):
+        (tmp_path / f"{number}.csv.gz").write_bytes(data)
+        code, at, message, _ = problem(tmp_path / f"{number}.csv.gz")
+        assert (code, at) == ("trace-file", 1) and "cannot be read" in message
