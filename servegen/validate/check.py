@@ -31,6 +31,7 @@ from servegen.validate.patches import check_patches
 from servegen.validate.placement import check_placement
 from servegen.validate.pods import check_pods
 from servegen.validate.references import check_references
+from servegen.validate.resolving import check_resolving
 from servegen.validate.rollouts import check_rollouts
 from servegen.validate.scaling import check_scaling
 from servegen.validate.scripts import check_script
@@ -53,6 +54,7 @@ CHECKS: tuple[Callable[[Scene], None], ...] = (
     check_mounts,
     check_placement,
     check_affinity,
+    check_resolving,
     check_references,
     check_budgets,
     check_network,
