@@ -23,6 +23,7 @@ from servegen.validate.kustomize import check_keys
 from servegen.validate.lifecycle import check_lifecycle
 from servegen.validate.locate import nearest
 from servegen.validate.manifests import check_kustomization, check_objects
+from servegen.validate.monitors import check_monitors
 from servegen.validate.mounts import check_mounts
 from servegen.validate.network import check_network
 from servegen.validate.objects import FOLDER, KUSTOMIZATION, PATCHES, Manifest, Scene
@@ -56,6 +57,7 @@ CHECKS: tuple[Callable[[Scene], None], ...] = (
     check_affinity,
     check_resolving,
     check_references,
+    check_monitors,
     check_budgets,
     check_network,
     check_access,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.proof.faults import CONTAINER, HPA, SCALER, SERVE, SERVICE, Fault, both, put
+from tests.proof.faults import CLAIM, CONTAINER, HPA, MONITOR, SCALER, SERVE, SERVICE, Fault, both, put
 from tests.proof.group_faults import FIRST, GROUP, LEADER, SET, WORKER
 
 POD, PATCHES, KEY, ENV = "spec.template.spec", "deploy.overrides.patches", "deploy.autoscaling", "deploy.overrides.env"
@@ -16,6 +16,7 @@ MODIFIERS, BEHAVIOR = "spec.advanced.scalingModifiers", "spec.advanced.horizonta
 LOCAL = "config/dot/kubernetes/dot/io/local-config"
 PAUSED = "metadata.annotations.autoscaling/dot/keda/dot/sh/paused"
 EXCLUSIVE = "metadata.annotations.leaderworkerset/dot/sigs/dot/k8s/dot/io/exclusive-topology"
+ENDPOINT, WATCH = "spec.podMetricsEndpoints.0", "deploy.monitoring"
 HOST = "kubernetes.io/hostname"
 
 
@@ -86,6 +87,65 @@ ACCEPTED: tuple[Fault, ...] = (
           "env", "env", ENV, "PYTHONHOME is '/opt/python'"),
     Fault("health that waits for nothing", "one", SERVE, sets(CONTAINER, "SGLANG_HEALTH_CHECK_TIMEOUT", "0"),
           "env", "env", ENV, "every probe is answered before the server knows"),
+    # What the API server refuses.
+    Fault("resize of accelerators", "one", SERVE,
+          put(f"{CONTAINER}.resizePolicy", [{"resourceName": "nvidia.com/gpu", "restartPolicy": "NotRequired"}]),
+          "schema", "resizePolicy[0].resourceName", PATCHES, "is not one of cpu, memory"),
+    Fault("hook that runs nothing", "one", SERVE, put(f"{CONTAINER}.lifecycle.postStart", {"exec": {"command": []}}),
+          "union", "lifecycle.postStart.exec.command", PATCHES, "is empty"),
+    Fault("relative folder to run in", "one", SERVE, put(f"{CONTAINER}.workingDir", "app"),
+          "value", "workingDir", PATCHES, "no absolute path"),
+    Fault("claim of files as a device", "one", SERVE,
+          both(put(f"{CONTAINER}.volumeMounts.0", {"name": "shm", "mountPath": "/x"}),
+               put(f"{CONTAINER}.volumeDevices", [{"name": "models", "devicePath": "/dev/x"}])),
+          "volume", "volumeDevices", "deploy.modelCache", "holds files and is no raw device"),
+    Fault("device that is mounted, too", "one", SERVE,
+          put(f"{CONTAINER}.volumeDevices", [{"name": "models", "devicePath": "/dev/x"}]),
+          "union", "volumeDevices[0].name", "deploy.modelCache", "is mounted as well"),
+    Fault("memory as a device", "one", SERVE,
+          both(put(f"{CONTAINER}.volumeDevices", [{"name": "d", "devicePath": "/dev/x"}]),
+               put(f"{POD}.volumes.+", {"name": "d", "emptyDir": {}})),
+          "union", "volumeDevices[0].name", "deploy.modelCache", "nothing else is a raw device"),
+    Fault("claim of devices that the pod has not", "one", SERVE, put(f"{CONTAINER}.resources.claims", [{"name": "gpu"}]),
+          "union", "resources.claims[0].name", PATCHES, "none of the pod's resourceClaims"),
+    Fault("address that is none", "one", SERVICE, put("spec.externalIPs", ["gateway"]),
+          "value", "spec.externalIPs", PATCHES, "no IP address"),
+    Fault("address of loopback", "one", SERVICE, put("spec.externalIPs", ["127.0.0.1"]),
+          "value", "spec.externalIPs", PATCHES, "no IP address that leads"),
+    Fault("traffic to somewhere", "one", SERVICE, put("spec.trafficDistribution", "PreferNear"),
+          "union", "spec.trafficDistribution", PATCHES, "is not one of PreferClose"),
+    Fault("traffic to the same zone before its time", "one", SERVICE, put("spec.trafficDistribution", "PreferSameZone"),
+          "union", "spec.trafficDistribution", "deploy.kubernetesVersion", "it needs Kubernetes 1.34"),
+    Fault("one family twice", "one", SERVICE, put("spec.ipFamilies", ["IPv4", "IPv4"]),
+          "union", "spec.ipFamilies", PATCHES, "has one twice"),
+    Fault("two families of one stack", "one", SERVICE,
+          both(put("spec.ipFamilies", ["IPv4", "IPv6"]), put("spec.ipFamilyPolicy", "SingleStack")),
+          "union", "spec.ipFamilies", PATCHES, "PreferDualStack takes two"),
+    Fault("policy of three ways", "one", "networkpolicy-serve", put("spec.policyTypes.+", "Ingress"),
+          "union", "spec.policyTypes", PATCHES, "has more than two"),
+    Fault("server of names by name", "one", SERVE, put(f"{POD}.dnsConfig", {"nameservers": ["dns"]}),
+          "value", "dnsConfig.nameservers", PATCHES, "no IP address"),
+    # Monitors.
+    Fault("metrics by TLS", "one", MONITOR, put(f"{ENDPOINT}.scheme", "https"),
+          "monitor", "podMetricsEndpoints[0].scheme", WATCH, "speak plain HTTP"),
+    Fault("timeout beyond the interval", "one", MONITOR, put(f"{ENDPOINT}.scrapeTimeout", "2m"),
+          "monitor", "scrapeTimeout", WATCH, "longer than the interval"),
+    Fault("rule that is no expression", "one", MONITOR, put(f"{ENDPOINT}.relabelings", [{"regex": "(a", "action": "keep"}]),
+          "monitor", "relabelings[0].regex", WATCH, "no regular expression"),
+    Fault("rule that looks ahead", "one", MONITOR,
+          put(f"{ENDPOINT}.metricRelabelings", [{"regex": "sglang:(?!num).*", "action": "drop", "sourceLabels": ["__name__"]}]),
+          "monitor", "metricRelabelings[0].regex", WATCH, "no regular expression"),
+    Fault("monitor without pods", "one", MONITOR, put(f"{ENDPOINT}.relabelings", [{"action": "drop"}]),
+          "monitor", "relabelings[0]", WATCH, "drops every pod"),
+    Fault("series of the autoscaler dropped", "one", MONITOR,
+          put(f"{ENDPOINT}.metricRelabelings", [{"regex": "sglang:num_.*", "action": "drop", "sourceLabels": ["__name__"]}]),
+          "monitor", "metricRelabelings[0]", WATCH, "the count no longer follows the load"),
+    Fault("series of the autoscaler not kept", "split", "podmonitor-decode",
+          put(f"{ENDPOINT}.metricRelabelings", [{"regex": "sglang:gen.*", "action": "keep", "sourceLabels": ["__name__"]}]),
+          "monitor", "metricRelabelings[0]", WATCH, "HorizontalPodAutoscaler/chat-decode asks for"),
+    Fault("series without their pods", "one", MONITOR,
+          put(f"{ENDPOINT}.metricRelabelings", [{"regex": "pod|container", "action": "labeldrop"}]),
+          "monitor", "metricRelabelings[0]", WATCH, "takes the label pod from all series"),
 )  # fmt: skip
 
 DOUBTED: tuple[Fault, ...] = (
@@ -119,4 +179,17 @@ DOUBTED: tuple[Fault, ...] = (
           "env", "env", ENV, "over TCP, not over the RDMA fabric"),
     Fault("caches over TCP", "groups", "leaderworkerset-decode", sets(FIRST, "UCX_TLS", "tcp,cuda_copy"),
           "env", "env", ENV, "KV caches go over TCP"),
+    Fault("figures of load that nobody keeps", "fixed", MONITOR,
+          put(f"{ENDPOINT}.metricRelabelings", [{"regex": "sglang:.*", "action": "drop", "sourceLabels": ["__name__"]}]),
+          "monitor", "metricRelabelings[0]", WATCH, "every figure of how loaded"),
+    Fault("pods ready when somebody says so", "one", SERVE, put(f"{POD}.readinessGates", [{"conditionType": "example.com/x"}]),
+          "outside", "readinessGates[0]", PATCHES, "has set its condition 'example.com/x'"),
+    Fault("devices of a template elsewhere", "one", SERVE,
+          put(f"{POD}.resourceClaims", [{"name": "gpu", "resourceClaimTemplateName": "big"}]),
+          "outside", "resourceClaimTemplateName", PATCHES, "the ResourceClaimTemplate 'big' is not in the bundle"),
+    Fault("claim of a volume", "one", CLAIM, put("spec.volumeName", "pv-1"),
+          "outside", "spec.volumeName", "deploy.modelCache", "the PersistentVolume 'pv-1' is not in the bundle"),
+    Fault("claim filled from a snapshot", "one", CLAIM,
+          put("spec.dataSource", {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"}),
+          "outside", "spec.dataSource", "deploy.modelCache", "the VolumeSnapshot 's' is not in the bundle"),
 )  # fmt: skip
