@@ -6,6 +6,7 @@ Python's matcher tries one way after another, Prometheus' does not; ``([a-z]+)+`
 from __future__ import annotations
 
 import re
+import warnings
 
 _MOST_TEXT = 300
 _MOST_PATTERN = 2000
@@ -45,7 +46,9 @@ def broken(pattern: str) -> bool:
     if len(pattern) > _MOST_PATTERN or _DIALECT.search(pattern) or _PYTHON.search(pattern):
         return False
     try:
-        re.compile(pattern)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what some later Python may read otherwise
+            re.compile(pattern)
     except (re.error, OverflowError, RecursionError):
         return True
     return False

@@ -60,7 +60,7 @@ def _read(scene: Scene, m: Manifest) -> Iterator[tuple[str, str]]:
     """Series of the pods of a monitor that an autoscaler asks for, each with who asks."""
     names = {pod.name for pod in scene.runners if admits(m.get("spec.selector"), pod.pod_labels)}
     for scaler in scene.of_kind("HorizontalPodAutoscaler", "ScaledObject"):
-        if scaler.get("spec.scaleTargetRef.name") not in names:
+        if str(scaler.get("spec.scaleTargetRef.name")) not in names:
             continue
         asked = [str(dig(t, "metadata.query")) for t in sequence(scaler.get("spec.triggers"))]
         asked += [str(dig(x, "pods.metric.name")) for x in sequence(scaler.get("spec.metrics"))]

@@ -69,7 +69,7 @@ def _check_raw(scene: Scene, m: Manifest, volumes: list[Mapping[str, Any]], devi
     """Of a claim that is made here it is known that it is one of files."""
     claims = {c.name: c.get("spec.volumeMode") for c in scene.of_kind("PersistentVolumeClaim")}
     for volume in (v for v in volumes if str(v.get("name")) in devices):
-        claim = dig(volume, "persistentVolumeClaim.claimName")
+        claim = str(dig(volume, "persistentVolumeClaim.claimName"))
         if claim in claims and claims[claim] != "Block":
             problem = f"{shown(volume.get('name'))} is the claim {shown(claim)}, which holds files and is no raw device; mount it"
             scene.add("volume", m, f"{m.pod_path}.containers[].volumeDevices", problem, _KEY)
