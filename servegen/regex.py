@@ -6,6 +6,7 @@ Python's matcher tries one way after another, Prometheus' does not; ``([a-z]+)+`
 from __future__ import annotations
 
 import re
+import warnings
 
 _MOST_TEXT = 300
 _MOST_PATTERN = 2000
@@ -13,6 +14,9 @@ _MOST_PATTERN = 2000
 _MOST_WAYS = 2**20
 #: What Prometheus (RE2) and Python read differently, or only one of them.
 _DIALECT = re.compile(r"\\[pPQEzZACGR1-9]|\[\[:|\(\?(?!:|i\)|P<)|[*+?}]\+")
+#: What looks around, which RE2 cannot; and what it reads where Python does not.
+_AROUND = re.compile(r"\?<?[=!]")
+_PYTHON = re.compile(r"[\^$][*+?{]|\\[bB][*+?{]|\\x\{|.\(\?i\)", re.DOTALL)
 _ATOM = re.compile(r"\\.|\[\^?\]?(?:[^\]\\]|\\.)*\]|.", re.DOTALL)
 _TIMES = re.compile(r"\{\d*(,?)\d*\}")
 _FEW = ("\\d", "[0-9]")  # digits come in short runs
@@ -29,6 +33,25 @@ def meets(pattern: str, text: str) -> bool | None:
         return re.fullmatch(pattern, text) is not None
     except (re.error, OverflowError, RecursionError):
         return False
+
+
+def broken(pattern: str) -> bool:
+    """Whether a pattern is for certain none that Prometheus reads (RE2); what only Python refuses is not."""
+    place = 0
+    while place < len(pattern):
+        token = (_ATOM.match(pattern, place) or [" "])[0]
+        place += len(token)
+        if token == "(" and _AROUND.match(pattern, place):
+            return True
+    if len(pattern) > _MOST_PATTERN or _DIALECT.search(pattern) or _PYTHON.search(pattern):
+        return False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what some later Python may read otherwise
+            re.compile(pattern)
+    except (re.error, OverflowError, RecursionError):
+        return True
+    return False
 
 
 def tame(pattern: str) -> bool:

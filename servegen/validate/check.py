@@ -23,6 +23,7 @@ from servegen.validate.kustomize import check_keys
 from servegen.validate.lifecycle import check_lifecycle
 from servegen.validate.locate import nearest
 from servegen.validate.manifests import check_kustomization, check_objects
+from servegen.validate.monitors import check_monitors
 from servegen.validate.mounts import check_mounts
 from servegen.validate.network import check_network
 from servegen.validate.objects import FOLDER, KUSTOMIZATION, PATCHES, Manifest, Scene
@@ -31,6 +32,7 @@ from servegen.validate.patches import check_patches
 from servegen.validate.placement import check_placement
 from servegen.validate.pods import check_pods
 from servegen.validate.references import check_references
+from servegen.validate.resolving import check_resolving
 from servegen.validate.rollouts import check_rollouts
 from servegen.validate.scaling import check_scaling
 from servegen.validate.scripts import check_script
@@ -53,7 +55,9 @@ CHECKS: tuple[Callable[[Scene], None], ...] = (
     check_mounts,
     check_placement,
     check_affinity,
+    check_resolving,
     check_references,
+    check_monitors,
     check_budgets,
     check_network,
     check_access,

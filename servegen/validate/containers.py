@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from servegen.engines.launch import IN_POD, Launch
+from servegen.errors import Severity
 from servegen.manifest import unescape_variables
 from servegen.secrecy import secret, secret_name, secret_value
 from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
-from servegen.validate.syntax import image_problem, is_name, is_port, is_port_name, is_variable, quantity, shown
+from servegen.validate.syntax import image_problem, is_loopback, is_name, is_port, is_port_name, is_variable, quantity, shown
 
 #: How resources are called that are accelerators, and of which a node of the plan has one kind.
 _ACCELERATORS = ("nvidia.com/", "amd.com/gpu", "google.com/tpu", "gpu.intel.com/", "habana.ai/", "aws.amazon.com/neuron")
@@ -187,6 +188,7 @@ def _check_probes(scene: Scene, m: Manifest, path: str, container: Any, serves: 
                 code = "liveness" if probe == "livenessProbe" else "probe"
                 scene.add(code, m, f"{path}.{probe}", "is missing", "constraints.engines")
             continue
+        _check_asked(scene, m, f"{path}.{probe}", body)
         port = dig(body, "httpGet.port") or dig(body, "tcpSocket.port")
         if ("httpGet" in body or "tcpSocket" in body) and not (is_port(port) or port in names):
             scene.add("port", m, f"{path}.{probe}", f"{shown(port)} is no port of the container", "deploy.overrides.args")
@@ -199,6 +201,19 @@ def _check_probes(scene: Scene, m: Manifest, path: str, container: Any, serves: 
                     f"is {shown(body.get(field))}, a positive number is needed",
                     "model.name",
                 )
+
+
+def _check_asked(scene: Scene, m: Manifest, path: str, probe: Mapping[str, Any]) -> None:
+    """The kubelet asks the pod's own address; a host of a probe is one that it asks instead, from where it runs: the node."""
+    for handler in ("httpGet", "tcpSocket"):
+        host = dig(probe, f"{handler}.host")
+        if not isinstance(host, str) or not host or (is_loopback(host) and m.pod.get("hostNetwork") is True):
+            continue
+        loopback = is_loopback(host)
+        where = "the node's own" if loopback else "whatever answers there"
+        problem = f"is {shown(host)}: the kubelet asks {where}, and not the pod; leave it out"
+        severity: Severity = "error" if loopback else "warning"
+        scene.add("probe", m, f"{path}.{handler}.host", problem, "deploy.overrides.patches", severity)
 
 
 def _check_resources(scene: Scene, m: Manifest, path: str, resources: Any, serves: bool) -> None:

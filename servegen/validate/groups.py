@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from servegen.validate.containers import GROUP_VARIABLES
+from servegen.validate.nodes import HOST
 from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
 from servegen.validate.syntax import shown
 
-_GROUP = "spec.leaderWorkerTemplate"
+_GROUP, _PATCHES = "spec.leaderWorkerTemplate", "deploy.overrides.patches"
+#: Annotations by which a replica, or a part of it, has a place of its own (sigs.k8s.io/lws, api v1).
+_EXCLUSIVE = "leaderworkerset.sigs.k8s.io/exclusive-topology"
+_SUB_EXCLUSIVE = "leaderworkerset.sigs.k8s.io/subgroup-exclusive-topology"
 
 
 def check_groups(scene: Scene) -> None:
@@ -18,6 +22,8 @@ def check_groups(scene: Scene) -> None:
         _check_size(scene, leader)
         _check_policies(scene, leader)
         _check_members(scene, leader, worker)
+        _check_subgroups(scene, leader)
+        _check_exclusive(scene, leader)
         for m in (leader, worker):
             _check_variables(scene, m)
 
@@ -55,6 +61,31 @@ def _check_members(scene: Scene, leader: Manifest, worker: Manifest) -> None:
     if isinstance(drain, int) and (not isinstance(grace, int) or grace < drain):
         problem = f"is {shown(grace)}, the leader drains for up to {drain} s and needs its workers for that"
         scene.add("grace", worker, f"{worker.pod_path}.terminationGracePeriodSeconds", problem, "traffic.osl")
+
+
+def _check_subgroups(scene: Scene, m: Manifest) -> None:
+    """What the controller's webhook asks of subgroups (sigs.k8s.io/lws, pkg/webhooks/leaderworkerset_webhook.go)."""
+    policy = mapping(m.get(f"{_GROUP}.subGroupPolicy"))
+    each, size, path = policy.get("subGroupSize"), m.get(f"{_GROUP}.size"), f"{_GROUP}.subGroupPolicy.subGroupSize"
+    if not isinstance(each, int) or not isinstance(size, int) or size < 1:
+        return
+    alone = policy.get("subGroupPolicyType") == "LeaderExcluded"
+    what = f"the {size - 1} workers" if alone else f"{size} pods, nor {size - 1} without the leader,"
+    if each < 1 or each > size or not (((size % each == 0) and not alone) or (size - 1) % each == 0):
+        scene.add("group", m, path, f"is {each}, and {what} do not come in groups of it: it is refused", _PATCHES)
+
+
+def _check_exclusive(scene: Scene, m: Manifest) -> None:
+    """Pods that must all be in one place, which nobody else may share: it must hold them."""
+    notes, role, size = mapping(m.get("metadata.annotations")), scene.role(m), m.get(f"{_GROUP}.size")
+    if role is None or not isinstance(size, int):
+        return
+    pool, sub = scene.plan.pool[role.pool], m.get(f"{_GROUP}.subGroupPolicy.subGroupSize")
+    for name, pods in ((_EXCLUSIVE, size), (_SUB_EXCLUSIVE, sub if isinstance(sub, int) else 0)):
+        needed = pods * pool.pod_devices(role.devices)
+        if notes.get(name) == HOST and needed > pool.per_node:
+            problem = f"{name} is {HOST}: {pods} pods and {needed} accelerators never fit one node of {pool.per_node}; "
+            scene.add("placement", m, "metadata.annotations", problem + "name a label of racks, or of blocks of nodes", _PATCHES)
 
 
 def _check_variables(scene: Scene, m: Manifest) -> None:

@@ -10,6 +10,8 @@ from servegen.validate.objects import FOLDER, KUSTOMIZATION, TEMPLATES, Manifest
 from servegen.validate.schema import NEWEST, problems
 from servegen.validate.syntax import is_label_key, is_label_value, is_name, is_service_name, minor_version, shown
 
+#: With any value but "false" (kustomize, api/resource/factory.go, DropLocalNodes).
+_LOCAL = "config.kubernetes.io/local-config"
 HASH_ANNOTATION = "servegen.dev/plan-hash"
 
 #: Every kind that is rendered: its apiVersion and the first Kubernetes that serves it (kubernetes.io, deprecated API
@@ -41,6 +43,7 @@ def check_objects(scene: Scene) -> None:
                 scene.add("schema", m, path, problem, governing(path, problem))
         _check_name(scene, m)
         _check_labels(scene, m)
+        _check_local(scene, m)
         key = (m.kind, m.namespace, m.name)
         if key in seen:
             scene.add("duplicate", m, "metadata.name", f"{seen[key]} holds the same object", "metadata.name")
@@ -106,6 +109,14 @@ def _check_labels(scene: Scene, m: Manifest) -> None:
         if HASH_ANNOTATION in {**mapping(m.get(f"{at}.metadata.annotations")), **mapping(m.get(f"{at}.metadata.labels"))}:
             problem = "holds the plan's hash, so that every new plan restarts all pods"
             scene.add("hash", m, f"{at}.metadata", problem, "metadata.name")
+
+
+def _check_local(scene: Scene, m: Manifest) -> None:
+    """What kustomize takes for a file of its own it reads, and puts out nothing of."""
+    value = mapping(m.get("metadata.annotations")).get(_LOCAL)
+    if value not in (None, "false"):
+        problem = f"{_LOCAL} is {shown(value)}: kustomize leaves the whole object out of what is applied; take it out"
+        scene.add("local", m, "metadata.annotations", problem, "metadata.name")
 
 
 def check_kustomization(scene: Scene) -> None:

@@ -1,5 +1,5 @@
 """What pods ask for that is in no bundle: Secrets and ConfigMaps, which somebody else must have put into the namespace, a
-scheduler of somebody's own, and whoever lifts the gates that keep pods from being scheduled.
+scheduler of somebody's own, whoever lifts the gates that keep pods from being scheduled or ready, and what fills a claim.
 
 A build cannot see the cluster, so that this is a warning; what the spec names is the spec's word, and is not told again.
 """
@@ -13,6 +13,9 @@ from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
 from servegen.validate.syntax import shown
 
 _KEY = "deploy.overrides.patches"
+_CACHE = "deploy.modelCache"
+#: Conditions that the controllers of load balancers set, who also write the gates (AWS, Google).
+_BALANCERS = ("target-health.", "cloud.google.com/load-balancer-neg-ready")
 _SCHEDULER = "default-scheduler"
 
 
@@ -32,6 +35,8 @@ def check_outside(scene: Scene) -> None:
                 problem = f"the {kind} {name!r} is not in the bundle: no pod starts until it is in namespace {m.namespace}"
                 scene.add("outside", m, path, problem, _KEY, "warning")
         _check_scheduling(scene, m)
+    for m in scene.of_kind("PersistentVolumeClaim"):
+        _check_claim(scene, m)
 
 
 def _check_scheduling(scene: Scene, m: Manifest) -> None:
@@ -44,6 +49,35 @@ def _check_scheduling(scene: Scene, m: Manifest) -> None:
     if gates:
         problem = f"no pod is scheduled until something in the cluster has lifted {', '.join(map(shown, gates))} from it"
         scene.add("outside", m, f"{m.pod_path}.schedulingGates", problem, _KEY, "warning")
+    for i, gate in enumerate(map(mapping, sequence(m.pod.get("readinessGates")))):
+        condition = str(gate.get("conditionType"))
+        if not condition.startswith(_BALANCERS):
+            problem = f"no pod is ready until something in the cluster has set its condition {shown(condition)}"
+            scene.add("outside", m, f"{m.pod_path}.readinessGates[{i}]", problem, _KEY, "warning")
+    for i, claim in enumerate(map(mapping, sequence(m.pod.get("resourceClaims")))):
+        for field, kind in (("resourceClaimTemplateName", "ResourceClaimTemplate"), ("resourceClaimName", "ResourceClaim")):
+            name = claim.get(field) or dig(claim, f"source.{field}")
+            if name:
+                problem = f"the {kind} {shown(name)} is not in the bundle: no pod starts until it is in namespace {m.namespace}"
+                scene.add("outside", m, f"{m.pod_path}.resourceClaims[{i}].{field}", problem, _KEY, "warning")
+
+
+def _check_claim(scene: Scene, m: Manifest) -> None:
+    """A claim that waits for a volume of somebody's, or is filled from something that is not here."""
+    volume = m.get("spec.volumeName")
+    if volume:
+        problem = f"the PersistentVolume {shown(volume)} is not in the bundle: claim and pods wait until it is there"
+        scene.add("outside", m, "spec.volumeName", problem, _CACHE, "warning")
+    if m.get("spec.selector"):
+        problem = "the claim waits, and the pods with it, until there is a PersistentVolume of these labels"
+        scene.add("outside", m, "spec.selector", problem, _CACHE, "warning")
+    there = [c.name for c in scene.of_kind("PersistentVolumeClaim") if c.name != m.name]
+    for field in ("dataSource", "dataSourceRef"):
+        source = mapping(m.get(f"spec.{field}"))
+        kind, name = str(source.get("kind")), source.get("name")
+        if source and not (kind == "PersistentVolumeClaim" and name in there):
+            problem = f"the {kind} {shown(name)} is not in the bundle: the claim waits, and the pods with it, until it is there"
+            scene.add("outside", m, f"spec.{field}", problem, _CACHE, "warning")
 
 
 def _references(m: Manifest) -> Iterator[tuple[str, str, Mapping[str, Any]]]:

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from servegen.errors import Diagnostic, Where
+from servegen.governing import written
 from servegen.manifest import UnreadableError, documents
 from servegen.secrecy import secret_value
 from servegen.validate.locate import narrowest, nearest
@@ -47,10 +48,11 @@ class Patch:
         """Of all that the patch changes."""
         return Where(self.path, *narrowest(self.text, self.body))
 
-    def found(self, code: str, at: str, problem: str) -> Diagnostic:
-        """A finding about one place of the patch."""
+    def found(self, code: str, at: str, problem: str, key: str = "") -> Diagnostic:
+        """A finding about one place of the patch, against what ``key`` of the spec says."""
         target = "/".join(self.target)
-        return Diagnostic(f"bundle-{code}", f"{target}: {at}: {problem}" if at else problem, self.where(at), self.hint)
+        hint = f"{self.hint}, against {written(key)}" if key else self.hint
+        return Diagnostic(f"bundle-{code}", f"{target}: {at}: {problem}" if at else problem, self.where(at), hint)
 
     @property
     def hint(self) -> str:
@@ -129,7 +131,8 @@ def _by_itself(scene: Scene, patch: Patch, release: tuple[int, int]) -> Iterator
     version = patch.body.get("apiVersion")
     if version is not None and version != known[patch.target].body.get("apiVersion"):
         wanted = known[patch.target].body.get("apiVersion")
-        yield patch.found("patch", "apiVersion", f"is {shown(version)}, the object's is {shown(wanted)}")
+        problem = f"is {shown(version)}, the object's is {shown(wanted)}"
+        yield patch.found("patch", "apiVersion", problem, "deploy.kubernetesVersion")
     for at, problem in _lost_by(patch.body):
         yield patch.found("patch", at, problem)
     for at, problem in problems(patch.body, kind, release, partial=True):

@@ -27,6 +27,14 @@ def _check_scheduling(scene: Scene, m: Manifest) -> None:
         scene.add("schema", m, f"{m.pod_path}.restartPolicy", problem, key)
     if m.pod.get("dnsPolicy") == "None" and not sequence(dig(m.pod, "dnsConfig.nameservers")):
         scene.add("schema", m, f"{m.pod_path}.dnsPolicy", "None needs dnsConfig.nameservers", key)
+    preempts, named = m.pod.get("preemptionPolicy"), m.pod.get("priorityClassName")
+    if named and preempts:
+        problem = f"is {shown(preempts)}: pods are refused unless the class {shown(named)} says the same; leave it out"
+        scene.add("placement", m, f"{m.pod_path}.preemptionPolicy", problem, "deploy.priorityClass", "warning")
+    elif preempts == "Never":
+        problem = "is 'Never', and every pod is refused: without a class it is PreemptLowerPriority; deploy.priorityClass may"
+        problem += " name one that preempts nobody"
+        scene.add("placement", m, f"{m.pod_path}.preemptionPolicy", problem, "deploy.priorityClass")
     if m.pod.get("nodeName"):
         scene.add("placement", m, f"{m.pod_path}.nodeName", "puts every pod on one node, past the scheduler", key)
     for toleration in (mapping(t) for t in sequence(m.pod.get("tolerations"))):

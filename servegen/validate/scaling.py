@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from servegen.regex import meets
+from servegen.validate.modifiers import check_modifiers, check_paused
 from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
 from servegen.validate.series import engines, everywhere, misspelt, unread
 from servegen.validate.syntax import quantity, shown
@@ -48,6 +49,8 @@ def check_scaling(scene: Scene) -> None:
         _check_behavior(scene, m)
         if m.kind == "ScaledObject":
             _check_triggers(scene, m)
+            check_modifiers(scene, m)
+            check_paused(scene, m)
         else:
             _check_metrics(scene, m)
     targets = [dig(s.body, "spec.scaleTargetRef.name") for s in scalers]
@@ -195,6 +198,9 @@ def _check_behavior(scene: Scene, m: Manifest) -> None:
     if not sequence(down.get("policies")) and down.get("selectPolicy") != "Disabled":
         problem = "there is none: every pod beyond need is ended at once, with what it is answering"
         scene.add("scaling", m, f"{root}.scaleDown.policies", problem, _KEY)
+    if m.get(f"{root}.scaleUp.selectPolicy") == "Disabled":
+        problem = "is 'Disabled': the count never grows, whatever the load; Max or Min is needed"
+        scene.add("scaling", m, f"{root}.scaleUp.selectPolicy", problem, _KEY)
     for way in ("scaleUp", "scaleDown"):
         rules = mapping(m.get(f"{root}.{way}"))
         figures = [("stabilizationWindowSeconds", rules.get("stabilizationWindowSeconds"), 0, 3600)]

@@ -28,6 +28,7 @@ _WORDS: Mapping[tuple[str, str], str] = {
     ("Container", "restartPolicy"): "Always OnFailure Never",
     ("Container", "terminationMessagePolicy"): "File FallbackToLogsOnError",
     ("ContainerPort", "protocol"): "TCP UDP SCTP",
+    ("ContainerResizePolicy", "resourceName"): "cpu memory",
     ("ContainerResizePolicy", "restartPolicy"): "NotRequired RestartContainer",
     ("DeploymentStrategy", "type"): "RollingUpdate Recreate",
     ("EmptyDirVolumeSource", "medium"): "Memory HugePages",

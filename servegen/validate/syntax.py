@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 from collections.abc import Mapping
@@ -70,6 +71,18 @@ def is_service_name(text: str) -> bool:
 def is_port_name(text: str) -> bool:
     """IANA service name: at most 15 characters with a letter among them."""
     return _PORT_NAME.fullmatch(text) is not None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or a name means whoever asks it; to connect to no address at all is to connect to oneself."""
+    name = host.strip("[]").lower().rstrip(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified
 
 
 def is_port(value: object) -> bool:

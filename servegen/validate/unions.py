@@ -63,6 +63,8 @@ _ENV_RESOURCES = re.compile(r"(limits|requests)\.(cpu|memory|ephemeral-storage|h
 _RESOURCES = ("cpu", "memory", "ephemeral-storage")
 #: Of containers that run before the others and end, nothing may be asked.
 _LASTING = ("lifecycle", "livenessProbe", "readinessProbe", "startupProbe")
+#: Ways of a Service to prefer near pods, and the first Kubernetes that takes them unasked (KEP-3015).
+_NEAR, _NEAR_SINCE = ("PreferSameZone", "PreferSameNode"), (1, 34)
 _ALLOWS_RESTARTS: Release = (1, 34)  # from here on, a container may have a policy of its own
 
 
@@ -129,8 +131,18 @@ def _deployment(node: Node, _: Release) -> Found:
         yield "minReadySeconds", f"is {ready}, must be below progressDeadlineSeconds, which is {deadline}"
 
 
-def _service(node: Node, _: Release) -> Found:
+def _service(node: Node, release: Release) -> Found:
     kind = node.get("type") or "ClusterIP"
+    families = [str(family) for family in sequence(node.get("ipFamilies"))]
+    if len(set(families)) < len(families):
+        yield "ipFamilies", "has one twice"
+    elif len(families) > 1 and node.get("ipFamilyPolicy") == "SingleStack":
+        yield "ipFamilies", "are two, and ipFamilyPolicy is 'SingleStack'; PreferDualStack takes two"
+    near = node.get("trafficDistribution")
+    known = ("PreferClose", *(_NEAR if release >= _NEAR_SINCE else ()))
+    if isinstance(near, str) and near not in known:
+        young = f"; it needs Kubernetes {_NEAR_SINCE[0]}.{_NEAR_SINCE[1]}, the target is {release[0]}.{release[1]}"
+        yield "trafficDistribution", f"{shown(near)} is not one of {', '.join(known)}{young if near in _NEAR else ''}"
     if kind in _REACHED:
         return
     if node.get("externalTrafficPolicy") and not sequence(node.get("externalIPs")):
@@ -138,6 +150,16 @@ def _service(node: Node, _: Release) -> Found:
     for i, port in enumerate(sequence(node.get("ports"))):
         if mapping(port).get("nodePort"):
             yield f"ports[{i}].nodePort", f"goes only with type {' or '.join(_REACHED)}, which is {shown(kind)}"
+
+
+def _policy(node: Node, _: Release) -> Found:
+    if len(sequence(node.get("policyTypes"))) > 2:
+        yield "policyTypes", "has more than two, and there are Ingress and Egress"
+
+
+def _exec(node: Node, _: Release) -> Found:
+    if not node.get("command"):
+        yield "command", "is empty, and something is needed"
 
 
 def _block(node: Node, _: Release) -> Found:
@@ -206,7 +228,37 @@ def _container(node: Node, _: Release) -> Found:
             yield f"volumeMounts[{i}].mountPropagation", "is Bidirectional, which only a privileged container may"
 
 
+def _devices(node: Node) -> Found:
+    """Raw devices: only a claim has one, and what is a device to a container is no folder of it."""
+    volumes = {str(v.get("name")): v for v in map(mapping, sequence(node.get("volumes")))}
+    for field in ("initContainers", "containers"):
+        for i, container in enumerate(map(mapping, sequence(node.get(field)))):
+            mounts = [mapping(x) for x in sequence(container.get("volumeMounts"))]
+            names, paths = {str(x.get("name")) for x in mounts}, {str(x.get("mountPath")) for x in mounts}
+            for k, device in enumerate(map(mapping, sequence(container.get("volumeDevices")))):
+                name, here = str(device.get("name")), f"{field}[{i}].volumeDevices[{k}]"
+                if name in names:
+                    yield f"{here}.name", f"{shown(name)} is mounted as well, and is either a device or a folder"
+                if str(device.get("devicePath")) in paths:
+                    yield f"{here}.devicePath", f"{shown(device.get('devicePath'))} is the path of a mount, too"
+                if name in volumes and not {"persistentVolumeClaim", "ephemeral"} & volumes[name].keys():
+                    yield f"{here}.name", f"{shown(name)} is no claim, and nothing else is a raw device"
+
+
+def _claimed(node: Node) -> Found:
+    """Devices that a container asks for by the name of a claim of its pod."""
+    names = {str(mapping(claim).get("name")) for claim in sequence(node.get("resourceClaims"))}
+    for field in ("initContainers", "containers"):
+        for i, container in enumerate(sequence(node.get(field))):
+            for k, claim in enumerate(sequence(dig(container, "resources.claims"))):
+                if str(mapping(claim).get("name")) not in names:
+                    problem = f"{shown(mapping(claim).get('name'))} is none of the pod's resourceClaims"
+                    yield f"{field}[{i}].resources.claims[{k}].name", problem
+
+
 def _pod(node: Node, release: Release) -> Found:
+    yield from _devices(node)
+    yield from _claimed(node)
     system = dig(node, "os.name")
     for i, container in enumerate(sequence(node.get("containers"))):
         if mapping(container).get("restartPolicy") and release < _ALLOWS_RESTARTS:
@@ -237,6 +289,8 @@ _FURTHER: Mapping[str, Callable[[Node, Release], Found]] = {
     "Toleration": _toleration,
     "DeploymentSpec": _deployment,
     "ServiceSpec": _service,
+    "NetworkPolicySpec": _policy,
+    "ExecAction": _exec,
     "IPBlock": _block,
     "ResourceRequirements": _resources,
     "VolumeResourceRequirements": _claim_resources,

@@ -6,6 +6,7 @@ A row a rule, keyed by the type that owns the field (``schema.json``) and the fi
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -45,6 +46,24 @@ _SYSCTL = re.compile(r"(?=.{1,253}$)([a-z0-9]([-_a-z0-9]*[a-z0-9])?[./])*[a-z0-9
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 _SHARE = re.compile(r"[0-9]+%")
 
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_outside(text: str) -> bool:
+    """Whether an address is one that a Service may be reached at (validation.ValidateNonSpecialIP)."""
+    if not _is_ip(text):
+        return False
+    address = ipaddress.ip_address(text)
+    return not (address.is_unspecified or address.is_loopback or address.is_link_local or address.is_multicast)
+
+
 Form = tuple[Callable[[str], bool], str]
 _LABEL: Form = (is_name, "no RFC 1123 label of at most 63 characters")
 _NAME: Form = (is_subdomain, "no RFC 1123 subdomain, as names of objects are")
@@ -79,6 +98,9 @@ _FORMS: Mapping[tuple[str, str], Form] = {
     **{(o, field): _PERCENT for o in _ROLLED for field in ("maxSurge", "maxUnavailable")},
     **{("PodDisruptionBudgetSpec", field): _PERCENT for field in ("minAvailable", "maxUnavailable")},
     **{(o, "path"): _INSIDE for o in ("KeyToPath", "DownwardAPIVolumeFile")},
+    ("ServiceSpec", "externalIPs"): (_is_outside, "no IP address that leads to a node from outside"),
+    ("PodDNSConfig", "nameservers"): (_is_ip, "no IP address"),
+    ("Container", "workingDir"): (lambda text: text.startswith("/"), "no absolute path, and the runtime starts nothing there"),
     ("HostPathVolumeSource", "path"): (lambda text: ".." not in text.split("/"), "a path with '..'"),
 }
 

@@ -8,9 +8,10 @@ from typing import Any
 from servegen.engines.launch import Launch
 from servegen.engines.overrides import value_of
 from servegen.errors import Severity
+from servegen.plan import Role
 from servegen.validate.containers import literal
 from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
-from servegen.validate.syntax import shown
+from servegen.validate.syntax import shown, whole
 from servegen.validate.volumes import offline
 
 _KEY = "deploy.overrides.env"
@@ -19,6 +20,12 @@ _WITHIN = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _BETWEEN = ("UCX_NET_DEVICES",)
 #: What a server calls itself when it tells others where it is.
 _CALLED = ("SGLANG_HOST_IP", "HOST_IP")
+#: By whose address SGLang takes its own.
+_OWN_NIC, _HEALTH = "SGLANG_LOCAL_IP_NIC", "SGLANG_HEALTH_CHECK_TIMEOUT"
+#: Transports of UCX that leave no node, and TCP.
+_NO_FABRIC = frozenset(
+    ("tcp", "self", "sm", "shm", "mm", "posix", "sysv", "cma", "knem", "xpmem", "cuda", "cuda_copy", "cuda_ipc", "gdr_copy")
+)
 _LOOPBACK = ("127.", "::1", "localhost")
 
 
@@ -31,8 +38,11 @@ def check_variables(scene: Scene) -> None:
         entries = [mapping(e) for e in sequence(m.server.get("env"))]
         env = {str(e.get("name")): text for e in entries if isinstance(text := literal(e.get("value")), str)}
         _check_path(scene, m, env)
+        _check_python(scene, m, env)
         if role is not None:
             _check_reach(scene, m, launch, env)
+            _check_speed(scene, m, role, env)
+            _check_health(scene, m, env)
             _check_offline(scene, m, value_of(launch.args, "--model-path", role.load), env)
             _check_optional(scene, m, entries)
 
@@ -56,6 +66,55 @@ def _check_path(scene: Scene, m: Manifest, env: Mapping[str, str]) -> None:
         _add(scene, m, "PATH", problem)
 
 
+def _check_python(scene: Scene, m: Manifest, env: Mapping[str, str]) -> None:
+    """Python looks for its own library where PYTHONHOME says, and ends at once where it is not there."""
+    home = env.get("PYTHONHOME")
+    if home:
+        problem = f"PYTHONHOME is {shown(home)}: Python looks for its own library there, not where the image has it; leave it out"
+        _add(scene, m, "PYTHONHOME", problem)
+
+
+def _check_health(scene: Scene, m: Manifest, env: Mapping[str, str]) -> None:
+    """SGLang answers a probe with what a small request of its own says, for which it waits so long."""
+    wait = env.get(_HEALTH)
+    if scene.plan.choice.engine == "sglang" and wait is not None and (wait.startswith("-") or whole(wait) == 0):
+        problem = f"{_HEALTH} is {shown(wait)}: every probe is answered before the server knows, and fails; its own is 20"
+        _add(scene, m, _HEALTH, problem)
+
+
+def _check_speed(scene: Scene, m: Manifest, role: Role, env: Mapping[str, str]) -> None:
+    """What works, and is slower than what the plan predicts."""
+    pool, over = scene.plan.pool[role.pool], scene.plan.nodes(role) > 1
+    several = pool.pod_devices(role.devices) > 1
+    fabric = pool.rdma and (over or scene.plan.choice.topology == "disaggregated")
+    slow = {
+        "CUDA_LAUNCH_BLOCKING": ("each kernel waits for the last, and none is launched ahead", _is_on, True),
+        "NCCL_P2P_DISABLE": ("the accelerators of a node exchange through its memory, not over their links", _is_on, several),
+        "NCCL_SHM_DISABLE": ("the accelerators of a node may exchange over its network", _is_on, several),
+        "NCCL_IB_DISABLE": ("the nodes of a replica exchange over TCP, not over the RDMA fabric", _is_on, pool.rdma and over),
+        "NCCL_NET": ("the nodes of a replica exchange over TCP, not over the RDMA fabric", _is_socket, pool.rdma and over),
+        "UCX_TLS": ("KV caches go over TCP, not over the RDMA fabric", _is_tcp, fabric),
+    }
+    for name, (does, told, matters) in slow.items():
+        if matters and name in env and told(env[name]):
+            problem = f"{name} is {shown(env[name])}: {does}, and every prediction counts on the other; leave it out"
+            _add(scene, m, name, problem, "warning")
+
+
+def _is_on(value: str) -> bool:
+    return value.strip() not in ("", "0")
+
+
+def _is_socket(value: str) -> bool:
+    return value.strip().lower() == "socket"
+
+
+def _is_tcp(value: str) -> bool:
+    """Whether a list of transports has TCP and none of a fabric's."""
+    names = {name.strip() for name in value.split(",")}
+    return "tcp" in names and names <= _NO_FABRIC
+
+
 def _check_reach(scene: Scene, m: Manifest, launch: Launch, env: Mapping[str, str]) -> None:
     """Loopback reaches no other node, and no other pod."""
     over, split = launch.group is not None, scene.plan.choice.topology == "disaggregated"
@@ -66,6 +125,9 @@ def _check_reach(scene: Scene, m: Manifest, launch: Launch, env: Mapping[str, st
         if all(device == "lo" for device in devices):
             problem = f"{name} is {shown(env[name])}: loopback does not reach {others}; name an interface between nodes, as eth0"
             _add(scene, m, name, problem)
+    if (over or split) and env.get(_OWN_NIC, "").strip() == "lo":
+        problem = f"{_OWN_NIC} is 'lo', of which SGLang takes no address: it guesses one, if it finds any; name one between nodes"
+        _add(scene, m, _OWN_NIC, problem, "warning")
     for name in (n for n in _CALLED if (over or split) and env.get(n, "").startswith(_LOOPBACK)):
         problem = f"{name} is {shown(env[name])}: there {others} find themselves; leave it out"
         _add(scene, m, name, problem)

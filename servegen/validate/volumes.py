@@ -51,6 +51,7 @@ def _check_volumes(scene: Scene, m: Manifest) -> None:
             scene.add("volume", m, f"{m.pod_path}.containers[].volumeMounts", problem, "deploy.modelCache")
     for twice in sorted({x for x in names if names.count(x) > 1}):
         scene.add("volume", m, f"{m.pod_path}.volumes", f"{shown(twice)} is there twice", "deploy.modelCache")
+    _check_raw(scene, m, volumes, {str(x.get("name")) for x in devices})
     claims = [*(c.name for c in scene.of_kind("PersistentVolumeClaim")), scene.plan.deploy.cache.claim]
     for volume in volumes:
         claim = dig(volume, "persistentVolumeClaim.claimName")
@@ -62,6 +63,16 @@ def _check_volumes(scene: Scene, m: Manifest) -> None:
             scene.add(
                 "quantity", m, f"{m.pod_path}.volumes.emptyDir.sizeLimit", f"{shown(size)} is no quantity", "deploy.modelCache"
             )
+
+
+def _check_raw(scene: Scene, m: Manifest, volumes: list[Mapping[str, Any]], devices: set[str]) -> None:
+    """Of a claim that is made here it is known that it is one of files."""
+    claims = {c.name: c.get("spec.volumeMode") for c in scene.of_kind("PersistentVolumeClaim")}
+    for volume in (v for v in volumes if str(v.get("name")) in devices):
+        claim = str(dig(volume, "persistentVolumeClaim.claimName"))
+        if claim in claims and claims[claim] != "Block":
+            problem = f"{shown(volume.get('name'))} is the claim {shown(claim)}, which holds files and is no raw device; mount it"
+            scene.add("volume", m, f"{m.pod_path}.containers[].volumeDevices", problem, _KEY)
 
 
 def _check_sources(scene: Scene, m: Manifest) -> None:

@@ -10,9 +10,11 @@ import copy
 import json
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +26,7 @@ from servegen.manifest import documents
 from servegen.spec.load import loads
 from servegen.validate.check import findings
 from servegen.validate.scripts import check_values
+from tests.proof.accepted_faults import ACCEPTED, ALLOWED, DOUBTED
 from tests.proof.faults import FAULTS, SPECS, Fault
 from tests.proof.further_faults import FURTHER
 from tests.proof.group_faults import GROUP_FAULTS
@@ -45,7 +48,7 @@ KINDS = {
     "role": "Role",
     "rolebinding": "RoleBinding",
 }
-ALL = (*FAULTS, *FURTHER, *GROUP_FAULTS, *NODE_FAULTS, *RULE_FAULTS, *SERVICE_FAULTS)
+ALL = (*FAULTS, *FURTHER, *GROUP_FAULTS, *NODE_FAULTS, *RULE_FAULTS, *SERVICE_FAULTS, *ACCEPTED)
 
 
 @cache
@@ -92,6 +95,22 @@ def test_a_planted_fault_is_found_and_named(fault: Fault) -> None:
     assert f"written by template {template}" in hit.hint and (ROOT / "templates" / template).is_file()
     kind = KINDS[hit.where.file.removeprefix("kubernetes/").partition("-")[0]]
     assert re.match(rf"{kind if fault.code != 'kind' else 'LeaderWorkerSets'}/\S+: ", hit.message)
+
+
+@pytest.mark.parametrize("fault", DOUBTED, ids=lambda fault: fault.what)
+def test_what_may_be_meant_is_told_and_stops_no_build(fault: Fault) -> None:
+    found, result = planted(fault)
+    assert [str(d) for d in found if d.severity == "error"] == []
+    (hit,) = found
+    assert hit.code == f"bundle-{fault.code}" and fault.says in hit.message and fault.field in hit.message
+    template = (result.bundle or Bundle("", {})).templates[hit.where.file]
+    assert fault.key in hit.hint and f"written by template {template}" in hit.hint
+
+
+@pytest.mark.parametrize(("what", "name", "file", "change"), ALLOWED, ids=[a[0] for a in ALLOWED])
+def test_what_is_nearly_a_fault_and_right_is_let_be(what: str, name: str, file: str, change: Callable[[Any], object]) -> None:
+    found, _ = planted(Fault(what, name, file, change, "", "", ""))
+    assert [str(d) for d in found] == []
 
 
 def test_there_are_enough_kinds(capsys: pytest.CaptureFixture[str]) -> None:

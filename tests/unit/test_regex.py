@@ -9,7 +9,7 @@ import pytest
 from servegen.catalog.hf_fields import Fields
 from servegen.catalog.hf_quant import Matcher
 from servegen.errors import ServegenError
-from servegen.regex import meets, tame
+from servegen.regex import broken, meets, tame
 
 POD = "llama-chat-serve-6d4cf56db6-x7k2q"
 
@@ -29,6 +29,20 @@ def test_a_pattern_is_met_or_not_or_not_tried(pattern: str, met: bool | None) ->
     before = time.perf_counter()
     assert meets(pattern, POD) is met
     assert time.perf_counter() - before < 1
+
+
+@pytest.mark.parametrize("pattern", ["(", "[a", "a)", "*a", "(?!a)b", "a(?=b)", "(?<=a)b", "x(?<!y)", "[z-a]"])
+def test_what_nobody_reads_is_broken(pattern: str) -> None:
+    assert broken(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["", "(.*)", "[(?=]", r"\(?=", "(?i)a", "a(?i)b", "(?s).*", r"\pL+", "[[:alpha:]]+", "^*", r"\b+", r"\x{10FFFF}", "a{,5}",
+     "(?P<n>a)", "([a-z]+)+", "a]", r"\."],
+)  # fmt: skip
+def test_what_may_be_read_is_not(pattern: str) -> None:
+    assert not broken(pattern)
 
 
 @pytest.mark.parametrize("pattern", [".*.*.*.*Z", "(a|b|c|d)?[a-z]*[a-z]*[a-z]*Z", r"(\d+\.)?.*x.*y"])

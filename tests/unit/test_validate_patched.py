@@ -296,3 +296,35 @@ def metric(kind: str, field: str, how: str, value: Any, **more: Any) -> dict[str
 def test_metrics(given: dict[str, Any], says: str) -> None:
     found = errors(judged("hpa", "HorizontalPodAutoscaler", spec={"metrics": [given]}))
     assert (says in " ".join(found)) if says else found == []
+
+
+def test_a_patch_of_another_version_is_told_by_the_key_of_the_cluster() -> None:
+    (found,) = judged("serve", "Deployment", apiVersion="apps/v1beta2")
+    assert found.severity == "error" and found.hint == "spec.deploy.overrides.patches[0], against spec.deploy.kubernetesVersion"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "severity", "says"),
+    [
+        ("PYTHONHOME", "/usr/lib/python3", "error", "Python looks for its own library there"),
+        ("SGLANG_HEALTH_CHECK_TIMEOUT", "-1", "error", "every probe is answered before the server knows"),
+        ("CUDA_LAUNCH_BLOCKING", "1", "warning", "none is launched ahead"),
+        ("NCCL_P2P_DISABLE", "1", "warning", "not over their links"),
+    ],
+)
+def test_variables_of_the_spec_are_judged_like_those_of_a_patch(name: str, value: str, severity: str, says: str) -> None:
+    found = findings(plan := make_plan(deploy_env={name: value}), render(plan))
+    (hit,) = [d for d in found if says in d.message]
+    assert hit.severity == severity and hit.hint.startswith(f"spec.deploy.overrides.env.{name}")
+
+
+@pytest.mark.parametrize(
+    ("pod", "says"),
+    [
+        ({"readinessGates": [{"conditionType": "example.com/x"}]}, "has set its condition"),
+        ({"preemptionPolicy": "Never", "priorityClassName": "llm"}, "the class 'llm' says the same"),
+    ],
+)
+def test_a_patch_is_told_what_it_counts_on(pod: dict[str, Any], says: str) -> None:
+    found = served(pod)
+    assert errors(found) == [] and [says in text for text in warnings(found)] == [True]
