@@ -173,7 +173,8 @@ def test_a_template_that_includes_itself_is_told(tmp_path: Path) -> None:
     own.mkdir(parents=True)
     (own / "service.yaml.j2").write_text("{% include 'kubernetes/service.yaml.j2' %}")
     ran = command("build", write_spec(tmp_path / "s.yaml", spec()), "-o", tmp_path / "out", "--templates", tmp_path / "own")
-    assert ran.code == 1 and "service.yaml.j2" in ran.err and "more than 250 templates" in ran.err and not (tmp_path / "out").exists()
+    assert ran.code == 1 and "service.yaml.j2" in ran.err and "more than 250 templates" in ran.err
+    assert not (tmp_path / "out").exists()
 
 
 def test_specs_of_a_folder_are_found_as_json_too(tmp_path: Path) -> None:
