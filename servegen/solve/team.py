@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -126,11 +127,12 @@ def _work(pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to answer
     while True:
         try:
-            with _uncollected():
-                function, task = pipe.recv()
+            asked = pipe.recv_bytes()
         except (EOFError, OSError):
             return
         try:
+            with _uncollected():
+                function, task = pickle.loads(asked)
             answer = (True, function(*task))
         except Exception:
             answer = (False, None)

@@ -25,6 +25,12 @@ ROOT = Path(__file__).resolve().parents[2]
 TASKS = [(i,) for i in range(3 * LEAST)]
 
 
+@pytest.fixture(autouse=True)
+def _found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is started finds these tests, wherever this one found them."""
+    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT)])
+
+
 def square(x: int) -> int:
     return x * x
 
@@ -67,6 +73,25 @@ def test_a_process_that_dies_costs_time_only() -> None:
     with Team(3) as team:
         assert team.each(mortal, TASKS) == [x * x for (x,) in TASKS]
         assert team.each(mortal, TASKS) == [x * x for (x,) in TASKS]
+
+
+class Foreign:
+    """What no other process can read."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return _here, (str(os.getpid()),)
+
+
+def _here(pid: str) -> int:
+    if str(os.getpid()) != pid:
+        raise ImportError("there is nothing of that name here")
+    return int(pid)
+
+
+def test_a_task_that_cannot_be_read_is_done_here(capfd: pytest.CaptureFixture[str]) -> None:
+    with Team(2) as team:
+        assert team.each(type, [(Foreign(),) for _ in TASKS]) == [Foreign] * len(TASKS)
+    assert capfd.readouterr().err == ""
 
 
 def test_what_a_task_raises_is_raised_here_of_the_first_that_fails() -> None:
