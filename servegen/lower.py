@@ -138,19 +138,14 @@ def _step(model: ModelFacts, engine: EngineFacts, config: Config, physics: Physi
     math_dtype = arithmetic(acc, config.weights)
     gemm = gemm_of(engine, acc, config.weights)
     stream_share, peak_share = (1.0, 1.0) if ideal else (gemm.ew, gemm.ec)
-    kv_efficiency, attention_efficiency = attention_of(engine, acc)
-    kv_share, attention_share = (1.0, 1.0) if ideal else (
-        kv_efficiency.value * engine.kv_share.get(f"{acc.id}.{config.kv}", 1.0),
-        attention_efficiency.value,
-    )
-    width = acc.hbm_bytes_per_s
-    bf16, peak = acc.peak_flops["bf16"], acc.peak_flops[math_dtype]
+    kv_share, _ = _attention_shares(engine, config, ideal)
+    width, peak = acc.hbm_bytes_per_s, acc.peak_flops[math_dtype]
     vocabulary = model.vocab_size * model.hidden_size * 2.0
     vocabulary_share = 1.0 if ideal else UNEMBEDDING_EFFICIENCY
     skew = EXPERT_SKEW if config.ep > 1 and not ideal else 1.0
     grouped, experts = _linear_params(model, GROUP_KINDS), _linear_params(model, _EXPERTS)
     shared = _linear_params(model, _REST) + skew * experts + (grouped if config.dp == 1 else 0.0)
-    reads, pairs = zip(*(_group(g, config, kv_share * width, attention_share * bf16) for g in model.layers), strict=True)
+    reads, pairs = attention_s(model, engine, config, physics)
     state = sum(g.count * g.attention.state_bytes for g in model.layers)
     latency, wire = _collectives(model, engine, config, ideal)
     launch = 0.0 if ideal else engine.step_s.value + share * model.num_layers * engine.layer_s.value
@@ -167,10 +162,10 @@ def _step(model: ModelFacts, engine: EngineFacts, config: Config, physics: Physi
         "expert_idle": _expert_idle(model),
         "token_flop_s": share * compute.flop_s_per_token(shared, tp, peak, peak_share),
         "token_wire_s": wire,
-        "token_read_s": [share * r for r in reads],
+        "token_read_s": reads,
         # A linear-attention or Mamba state is read and written once per step.
         "state_s": share * 2.0 * state / (config.attention_tp * width * kv_share),
-        "pair_s": [share * p for p in pairs],
+        "pair_s": pairs,
         "stages": float(config.pp),
         "groups": float(config.dp),
         "group_flop_s": share * compute.flop_s_per_token(grouped, config.attention_tp, peak, peak_share)
@@ -229,6 +224,23 @@ def _allreduce(engine: EngineFacts, config: Config, devices: int, gathers: bool)
         return collectives.gather_latency_s(inside, nodes), speed
     own = engine.allreduce_latency_factor.value * acc.allreduce_alpha_s[devices]
     return max(own, collectives.gather_latency_s(devices, 1)) if gathers else own, speed
+
+
+def _attention_shares(engine: EngineFacts, config: Config, ideal: bool) -> tuple[float, float]:
+    """Achieved shares of the bandwidth in reading KV and of the peak in prefill attention."""
+    if ideal:
+        return 1.0, 1.0
+    kv, attends = attention_of(engine, config.accelerator)
+    return kv.value * engine.kv_share.get(f"{config.accelerator.id}.{config.kv}", 1.0), attends.value
+
+
+def attention_s(model: ModelFacts, engine: EngineFacts, config: Config, physics: Physics) -> tuple[list[float], list[float]]:
+    """Seconds per cached token of one decoding query, and per prefill pair, of each group of layers on the fullest stage."""
+    acc, share = config.accelerator, _stage_share(model, config)
+    kv_share, attention_share = _attention_shares(engine, config, physics == "ideal")
+    width, flops = kv_share * acc.hbm_bytes_per_s, attention_share * acc.peak_flops["bf16"]
+    each = [_group(g, config, width, flops) for g in model.layers]
+    return [share * read for read, _ in each], [share * pair for _, pair in each]
 
 
 def _group(group: LayerGroup, config: Config, bytes_per_s: float, flops: float) -> tuple[float, float]:

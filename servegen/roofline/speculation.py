@@ -8,6 +8,7 @@ chance a if all before it were, so that a round yields N = 1 .. g+1 tokens with 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -71,16 +72,23 @@ class Rounds:
         """Seconds that the reading of one sequence's KV adds to a round."""
         return np.asarray(np.sum(self.token_read_s * visible_tokens(context, self.window), axis=-1) + self.state_s)
 
-    @property
+    @cached_property
     def verified(self) -> Array:
         """Tokens of one sequence that a round verifies."""
         return 1.0 + self.drafted
 
-    def draft_s(self, sequences: Array, busiest: Array) -> Array:
-        """Seconds that a round spends on drafting, without the reading of KV; ``busiest`` sequences are in one group."""
+    @cached_property
+    def passes(self) -> Array:
+        """Passes of a round that draft one token of each sequence."""
+        return np.maximum(self.drafted - 1.0, 0.0)
+
+    def draft_s(self, sequences: Array, busiest: Array | None = None) -> Array:
+        """Seconds that a round spends on drafting, without the reading of KV; ``busiest`` sequences are in one group, None where
+        there are no groups."""
         wide, alone = self.verified, self.draft.gemm_s(sequences, busiest)
-        passes = np.maximum(self.drafted - 1.0, 0.0) * alone + self.draft.gemm_s(wide * sequences, wide * busiest)
-        return self.launch_s + self.sequence_s * busiest + self.wire_s * sequences + passes
+        all_of_them = self.draft.gemm_s(wide * sequences, None if busiest is None else wide * busiest)
+        passes = self.passes * alone + all_of_them
+        return self.launch_s + self.sequence_s * (sequences if busiest is None else busiest) + self.wire_s * sequences + passes
 
     def chunk_s(self, tokens: Array, busiest: Array | None = None) -> Array:
         """Seconds that the draft's prefill adds to a prefill step, without attention; shape of ``tokens``."""

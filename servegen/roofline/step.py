@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -67,6 +67,21 @@ class StepTerms:
         """Whether no row has stages or groups."""
         return bool((self.stages == 1.0).all() and (self.groups == 1.0).all())
 
+    @cached_property
+    def dense(self) -> bool:
+        """Whether no row has experts to wake."""
+        return not self.expert_s.any()
+
+    @cached_property
+    def even(self) -> bool:
+        """Whether the experts of no row are spread over ranks, of which one may wake more than the others."""
+        return not self.expert_spread.any()
+
+    @cached_property
+    def fixed_s(self) -> Array:
+        """Seconds of a step on the device whatever it carries, besides its weights."""
+        return self.launch_s + self.latency_s
+
     def kv_s(self, context: Array | float) -> Array:
         """Seconds that one sequence of ``context`` tokens adds to a decode step, shape (rows,)."""
         if self.rounds is not None:
@@ -82,7 +97,7 @@ class StepTerms:
         """Share of the experts of a rank that ``tokens`` tokens wake, of the busiest rank; shape (rows,) or (rows, k)."""
         idle, spread = (_beside(c, tokens) for c in (self.expert_idle, self.expert_spread))
         share = 1.0 - idle**tokens
-        if not self.expert_spread.any():
+        if self.even:
             return np.asarray(share)
         return np.minimum(share + spread * np.sqrt(share * (1.0 - share)), 1.0)
 
@@ -92,7 +107,7 @@ class StepTerms:
         multiply = flop * tokens
         if busiest is not None:
             multiply = multiply + _beside(self.group_flop_s, tokens) * busiest
-        if not self.expert_s.any():  # a dense model has no experts to wake; the power below is the costliest operation here
+        if self.dense:  # the power below is the costliest operation here
             return np.maximum(weight, multiply)
         return np.maximum(weight + _beside(self.expert_s, tokens) * self.woken(tokens), multiply)
 
@@ -104,10 +119,14 @@ class StepTerms:
         """Seconds of a pure decode step of ``sequences`` sequences, each reading its KV in ``kv_s``. Shape (rows,)."""
         if self.plain and self.rounds is None:
             each = self.sequence_s + kv_s + self.token_wire_s
-            return self.launch_s + self.latency_s + each * sequences + self.gemm_s(sequences)
+            return self.fixed_s + each * sequences + self.gemm_s(sequences)
+        if self.rounds is not None and self.plain:
+            wide = self.rounds.verified * sequences
+            verify = self.fixed_s + (self.sequence_s + kv_s) * sequences + self.token_wire_s * wide + self.gemm_s(wide)
+            return verify + self.rounds.draft_s(sequences)
         micro = np.maximum(sequences / self.stages, np.minimum(sequences, 1.0))
         busiest = self.busiest(micro)
-        host = self.launch_s + self.latency_s + (self.sequence_s + kv_s) * busiest
+        host = self.fixed_s + (self.sequence_s + kv_s) * busiest
         if self.rounds is None:
             return self.stages * (host + self.token_wire_s * micro + self.gemm_s(micro, busiest))
         wide = self.rounds.verified
@@ -124,7 +143,7 @@ class StepTerms:
 
     def device_s(self, tokens: Array, prompts: Array | None = None) -> Array:
         """As :meth:`chunk_s`, for a device that never waits for its host and drafts nothing."""
-        fixed, wire = _beside(self.launch_s + self.latency_s, tokens), _beside(self.token_wire_s, tokens)
+        fixed, wire = _beside(self.fixed_s, tokens), _beside(self.token_wire_s, tokens)
         return np.asarray(fixed + self.gemm_s(tokens, self._busiest_of(tokens, prompts)) + wire * tokens)
 
     def _busiest_of(self, tokens: Array, prompts: Array | None) -> Array | None:
@@ -215,15 +234,18 @@ def join(parts: Sequence[C]) -> C:
     return dataclasses.replace(first, **changes)  # type: ignore[type-var]
 
 
-def take(columns: C, index: Any) -> C:
+def take(columns: C, index: NDArray[np.int64]) -> C:
     """The rows of a dataclass of columns; fields that are no arrays, and ``window``, stay as they are."""
-    changes = {}
-    for f in dataclasses.fields(columns):  # type: ignore[arg-type]
-        value = getattr(columns, f.name)
-        if f.name == "window":
-            continue
-        if isinstance(value, np.ndarray):
-            changes[f.name] = value[index]
+    kind: Any = type(columns)
+    of: dict[str, Any] = {name: getattr(columns, name) for name in _names(kind)}
+    for name, value in of.items():
+        if isinstance(value, np.ndarray) and name != "window":
+            of[name] = value.take(index, axis=0)  # several times as fast as value[index] where rows are wide
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            changes[f.name] = take(value, index)
-    return dataclasses.replace(columns, **changes)  # type: ignore[type-var]
+            of[name] = take(value, index)
+    return kind(**of)  # type: ignore[no-any-return]
+
+
+@cache
+def _names(columns: type) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(columns))

@@ -78,6 +78,11 @@ def poisson(cv2: Array | float) -> bool:
     return cv2 == 1.0 if isinstance(cv2, float) else bool((cv2 == 1.0).all())
 
 
+def regular(cv2: Array | float) -> bool:
+    """Whether some of it is steadier than Poisson."""
+    return cv2 < 1.0 if isinstance(cv2, float) else bool((cv2 < 1.0).any())
+
+
 def none_after_one(x: Array, cv2: Array | float) -> Array:
     """Chance that none comes within ``x`` after one came."""
     return np.exp(-x) if poisson(cv2) else _looked_up(x, cv2, 1)
@@ -95,11 +100,12 @@ def company(x: Array, cv2: Array | float) -> Array:
     """
     if poisson(cv2):
         return np.zeros_like(x)
-    excess = (np.asarray(cv2) - 1.0) / 2.0
     none = np.maximum(none_after_one(x, cv2), 1e-12)
-    beyond = np.minimum(np.maximum((1.0 - none) / none - x, 0.0), np.maximum(excess, 0.0))
+    beyond = np.maximum((1.0 - none) / none - x, 0.0)
     if isinstance(cv2, float) and cv2 > 1.0:
-        return np.asarray(beyond)
+        return np.minimum(beyond, (cv2 - 1.0) / 2.0)
+    excess = (np.asarray(cv2) - 1.0) / 2.0
+    beyond = np.minimum(beyond, np.maximum(excess, 0.0))
     return np.where(excess > 0.0, beyond, excess * np.minimum(x, 1.0))
 
 
@@ -111,12 +117,19 @@ def waits(busy: Array, cv2: Array | float, service_cv2: Array | float) -> Array:
     """
     if poisson(cv2):
         return busy
-    c, b = np.asarray(cv2), np.minimum(np.maximum(busy, 1e-9), 1.0 - 1e-12)
+    b = np.minimum(np.maximum(busy, 1e-9), 1.0 - 1e-12)
+    if not regular(cv2):
+        return 1.0 - _idle(b, cv2)
+    c = np.asarray(cv2)
     seldom = (1.0 + c + b * service_cv2) / (1.0 + b * (service_cv2 - 1.0) + b * b * (4.0 * c + service_cv2))
-    regular = b - (1.0 - c) * b * (1.0 - b) * np.minimum(seldom, 1.0 / np.maximum(1.0 - b, 1e-12))
+    steady = np.maximum(b - (1.0 - c) * b * (1.0 - b) * np.minimum(seldom, 1.0 / np.maximum(1.0 - b, 1e-12)), 0.0)
     if np.all(c < 1.0):
-        return np.asarray(np.maximum(regular, 0.0))
-    k = np.maximum(c, 1.0)
+        return np.asarray(steady)
+    return np.where(c < 1.0, steady, 1.0 - _idle(b, np.maximum(c, 1.0)))
+
+
+def _idle(b: Array, k: Array | float) -> Array:
+    """Chance that an arrival of bursts of ``k``, at least 1, finds a server idle that is busy ``b`` of the time."""
     # Right of the maximum of a concave function, so that Newton's steps come from the side of the root.
     s = 2.0 * (1.0 - b) / (1.0 + k)
     s = 1.0 - (1.0 + s * k / b) ** (-1.0 / k)  # which is close where little is busy
@@ -124,4 +137,4 @@ def waits(busy: Array, cv2: Array | float, service_cv2: Array | float) -> Array:
         value = k * np.log1p(-s) + np.log1p(s * k / b)
         slope = k / (b + s * k) - k / (1.0 - s)
         s = np.minimum(np.maximum(s - value / slope, 1e-15), 1.0 - b)
-    return np.where(c < 1.0, np.maximum(regular, 0.0), 1.0 - s)
+    return np.asarray(s)

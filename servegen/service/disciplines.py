@@ -17,7 +17,7 @@ from servegen.service import arrivals, bulk, queueing, waiting
 from servegen.service.burst import burst, per_token, rounds_of
 from servegen.service.demand import WIDTHS, Demand
 from servegen.service.mixed import ROUNDS, mixed
-from servegen.service.point import Point, bins, even, unstalled, without_edges
+from servegen.service.point import Point, bins, even, of_rate, unstalled, without_edges
 from servegen.service.server import Server, added_s, batching_gain
 from servegen.service.static import static
 from servegen.service.waiting import Work
@@ -54,12 +54,14 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
     most, service = _most_together(s, d), s.prefill_mean_s
     tokens = burst(s, d)
     steps = rounds_of(tokens, d)
-    beside, found = queueing.beside(d, level), queueing.found(d, level, steps)
+    of_burst = queueing.company(d, level)
+    beside, found = queueing.beside(d, level, of_burst), queueing.found(d, level, of_burst, steps)
     gain, busy = np.ones_like(service), np.zeros_like(service)
+    at_least, stalling = level + beside, found * service
     for _ in range(ROUNDS):
-        seen = level + beside + queueing.begun(s, d, busy)
+        seen = at_least + queueing.begun(s, d, busy)
         step = s.terms.decode_s(seen, s.kv_s)
-        rate = level / (steps * step + found * service * gain)
+        rate = level / (steps * step + stalling * gain)
         company = np.minimum(queueing.together(rate * step, d), most)
         if not s.terms.plain:  # who arrives while other groups prefill does not wait for them
             company = np.where(s.terms.groups > 1.0, np.minimum(_of_stall(company, rate * service * gain, d), most), company)
@@ -67,6 +69,8 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
         busy = np.minimum(rate * service * gain, 1.0 - 1e-9)
     effective = service * gain
     rate = level / (steps * step + found * effective)
+    if s.rates_only:
+        return of_rate(level, rate)
     busy = np.minimum(rate * effective, 1.0)
     means = {
         "level": level,
@@ -77,8 +81,6 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
         "gap_s": step,
         "gap_mean_s": per_token(tokens, step + found * effective / steps),
     }
-    if s.rates_only:
-        return without_edges(tokens, **means, **waiting.untold(level))
     alone = waiting.alone(rate * step, d)
     more = added_s(s, d, company, effective, waiting.crowd(rate * step, d))
     w = Work(effective, more, company, s.prefill_cv2, s.prefill_third, s.left_s)
@@ -134,12 +136,17 @@ def prefill_only(s: Server, d: Demand, level: Array) -> Point:
     more = added_s(s, d, company, effective, np.maximum(others, 1.0))
     w = Work(effective, more, company, s.prefill_cv2, s.prefill_third, s.left_s)
     waits = waiting.wait(w, level, waiting.alone(zeros, d), d, PREFILL_SLOTS)
-    # Others of a burst are nearly geometric in number, of which a step holds so many; half of those come behind. A Poisson
-    # stream's are counted in any wait.
-    inside = others * (1.0 - (others / (1.0 + others)) ** (most - 1.0))
-    behind = np.maximum(inside - bulk.per_step(level, 1.0)[1], 0.0) / 2.0
-    plain = without_edges(
+    behind = zeros
+    if not arrivals.poisson(d.queue_cv2):
+        # Others of a burst are nearly geometric in number, of which a step holds so many; half of those come behind. A Poisson
+        # stream's are counted in any wait.
+        inside = others * (1.0 - (others / (1.0 + others)) ** (most - 1.0))
+        behind = np.maximum(inside - bulk.per_step(level, 1.0)[1], 0.0) / 2.0
+    return unstalled(
         None,
+        s.first_edges_s,
+        zeros,
+        zeros,
         level=level,
         seen=zeros,
         rate=level / effective,
@@ -149,17 +156,19 @@ def prefill_only(s: Server, d: Demand, level: Array) -> Point:
         gap_mean_s=zeros,
         **waiting.first_token(w, d, level / effective, level, zeros, s.request_s, waits, behind),
     )
-    return unstalled(plain, s.first_edges_s, zeros, zeros)
 
 
 def decode_only(s: Server, d: Demand, level: Array) -> Point:
     """A server that takes over prefilled requests: no prefill ever lengthens a step."""
-    beside = queueing.beside(d, level)
+    beside = queueing.beside(d, level, queueing.company(d, level))
     step = s.terms.decode_s(level + beside, s.kv_s)
     zeros = np.zeros_like(level)
     tokens = burst(s, d)
-    plain = without_edges(
+    number = queueing.number_std(s, d, level, beside, step)
+    return unstalled(
         tokens,
+        np.zeros_like(s.prefill_edges_s),
+        **queueing.spread(s, d, level + beside, number, step),
         level=level,
         seen=level + beside,
         rate=level / (rounds_of(tokens, d) * step),
@@ -173,8 +182,6 @@ def decode_only(s: Server, d: Demand, level: Array) -> Point:
         wait_s=zeros,
         wait_cv2=zeros + 1.0,
     )
-    number = queueing.number_std(s, d, level, beside, step)
-    return unstalled(plain, np.zeros_like(s.prefill_edges_s), **queueing.spread(s, d, level + beside, number, step))
 
 
 #: By name; ``prefill-first``, ``mixed`` and ``static`` are an engine's schedulers, the other two the roles of a split.

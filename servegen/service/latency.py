@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servegen.roofline.step import take
-from servegen.service.bisection import Index, Mask, halved
+from servegen.service.crossing import Index, Mask, Measure, excess, searched
 from servegen.service.demand import EDGE_WEIGHTS, WIDTHS, Demand
 from servegen.service.point import Point
 
 Array = NDArray[np.float64]
 
+#: Far below any time.
+TINY = 1e-300
 #: Slope of the logistic that stands for the normal tail: 1/(1+exp(1.702 z)) is within 0.01 of it everywhere.
 LOGISTIC = 1.702
 #: Factor on the share of gaps that a prefill stalls, where a bound on gaps limits the load: a percentile jumps from a step to a
@@ -23,14 +25,17 @@ STALL_GUARD = 1.1
 EVEN_CV2 = 1.0 / 3.0
 #: From this one on up a wait is taken as exponential.
 NEARLY_EXPONENTIAL = 0.999
-#: Halvings of a quantile search; the bracket shrinks by 2^-32.
-HALVINGS = 32
+#: Cells of the grid in log time, from 0.1 us to a day, on which a quantile is found (6e-9 each), and what is tried first.
+SHORTEST_S, LONGEST_S = 1e-7, 1e5
+CELLS = 2**32
+FIRST: Array = np.floor(np.array([0.0, 0.25, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.75, 1.0]) * CELLS)
 
 
 def _shares(edges_s: Array, t: Array) -> Array:
     """Of each bin between edges the share that is at most ``t`` (linear in between). Shapes (rows, k+1), (rows,) -> (rows, k)."""
     low, high = edges_s[:, :-1], edges_s[:, 1:]
-    share = np.where(high > low, (t[:, None] - low) / np.maximum(high - low, 1e-300), (t[:, None] >= high) * 1.0)
+    # The tiniest number beside any other, so that a bin without width counts from its edge on.
+    share = (t[:, None] - low + TINY) / np.maximum(high - low, TINY)
     return np.minimum(np.maximum(share, 0.0), 1.0)
 
 
@@ -61,13 +66,17 @@ def _steadier_tail(t: Array, cv2: Array) -> Array:
 
     It is exponential for k = 0 and uniform for k = 1. ``t`` is (rows, k), ``cv2`` (rows,).
     """
-    steadier, out = cv2 < NEARLY_EXPONENTIAL, np.empty_like(t)
-    rows, others = np.flatnonzero(steadier), np.flatnonzero(~steadier)
-    if len(others):
-        out[others] = _tail(t[others], np.maximum(cv2[others], 1.0)[:, None])
-    if len(rows):
-        k = ((1.0 / cv2[rows] - 1.0) / 2.0)[:, None]
-        out[rows] = np.maximum(1.0 - k / (1.0 + k) * t[rows], 0.0) ** (1.0 / k)
+    steadier = cv2 < NEARLY_EXPONENTIAL
+    rows = np.flatnonzero(steadier)
+    if not len(rows):
+        return _tail(t, np.maximum(cv2, 1.0)[:, None])
+    k = ((1.0 / cv2[rows] - 1.0) / 2.0)[:, None]
+    steady = np.maximum(1.0 - k / (1.0 + k) * t.take(rows, axis=0), 0.0) ** (1.0 / k)
+    if len(rows) == len(t):
+        return np.asarray(steady)
+    others = np.flatnonzero(~steadier)
+    out = np.empty_like(t)
+    out[rows], out[others] = steady, _tail(t.take(others, axis=0), np.maximum(cv2[others], 1.0)[:, None])
     return out
 
 
@@ -113,8 +122,8 @@ def itl_mean(p: Point) -> Array:
     return p.gap_mean_s
 
 
-def tpot_exceeds(p: Point, t: Array, d: Demand) -> Array:
-    """Chance that the mean gap of a request is longer than ``t``, over answers of every length, each nearly normal.
+def _tpot(p: Point, d: Demand) -> tuple[Array, Array]:
+    """Mean and spread of the mean gap of a request by the length of its answer, (rows, lengths).
 
     Stalls, and what the rounds of a burst yield, differ from gap to gap and average out. How many sequences run changes only as
     fast as they end, so that an answer sees much the same number throughout. The last round of a burst yields tokens that an
@@ -130,8 +139,16 @@ def tpot_exceeds(p: Point, t: Array, d: Demand) -> Array:
         steady, past = steady / p.burst.tokens**2, p.burst.past
     gaps = np.maximum(d.osl_nodes - 1.0, 1.0)
     mean = p.gap_mean_s[:, None] * (1.0 + past[:, None] / gaps) / (1.0 + past / d.gaps)[:, None]
-    spread = np.maximum(np.sqrt(each[:, None] / gaps + steady[:, None]), 1e-9)
+    return mean, np.maximum(np.sqrt(each[:, None] / gaps + steady[:, None]), 1e-9)
+
+
+def _any_tpot_exceeds(t: Array, mean: Array, spread: Array) -> Array:
     return np.asarray(_normal_tail((t[:, None] - mean) / spread) @ WIDTHS)
+
+
+def tpot_exceeds(p: Point, t: Array, d: Demand) -> Array:
+    """Chance that the mean gap of a request is longer than ``t``, over answers of every length, each nearly normal."""
+    return _any_tpot_exceeds(t, *_tpot(p, d))
 
 
 def pace_exceeds(p: Point, t: Array, d: Demand) -> Array:
@@ -151,18 +168,25 @@ def e2e_mean(p: Point, d: Demand) -> Array:
 
 
 def quantile_of(make: Callable[[Index], Callable[[Array], Array]], probability: float | Array, rows: int) -> Array:
-    """The time that each row exceeds with chance 1 - ``probability`` (one for all, or one each), by bisection in log time.
+    """The time that each row exceeds with chance 1 - ``probability`` (one for all, or one each), on a grid in log time.
 
     ``make`` takes an index of rows, which repeats some, and returns their chances of being above times.
     """
     allowed = np.broadcast_to(1.0 - np.asarray(probability), rows)
+    low = np.log(SHORTEST_S)
+    cell = (np.log(LONGEST_S) - low) / CELLS
 
-    def over(index: Index) -> Callable[[Array], Mask]:
+    def reached(index: Index) -> Measure:
         chance, mine = make(index), allowed[index]
-        return lambda t: np.asarray(chance(np.exp(t)) > mine)
 
-    low, high = np.full(rows, np.log(1e-7)), np.full(rows, np.log(1e5))
-    return np.asarray(np.exp(halved(over, low, high, HALVINGS, rising=False)[1]))
+        def measure(edge: Array) -> tuple[Mask, Array]:
+            above = chance(np.exp(low + cell * edge))
+            return above <= mine, -excess(above, mine)
+
+        return measure
+
+    edge = searched(reached, rows, FIRST)
+    return np.asarray(np.exp(low + cell * (np.clip(edge, 0.0, CELLS - 1.0) + 1.0)))
 
 
 def percentile_of(chance: Callable[[Point, Array], Array], probability: float, p: Point) -> Array:
@@ -171,5 +195,18 @@ def percentile_of(chance: Callable[[Point, Array], Array], probability: float, p
     def make(index: Index) -> Callable[[Array], Array]:
         some = take(p, index)
         return lambda t: chance(some, t)
+
+    return quantile_of(make, probability, len(p.level))
+
+
+def pace_percentile(probability: float, p: Point, d: Demand) -> Array:
+    """The same of the pace at which tokens come (:func:`pace_exceeds`)."""
+    if p.burst is None:
+        return percentile_of(itl_exceeds, probability, p)
+    mean, spread = _tpot(p, d)
+
+    def make(index: Index) -> Callable[[Array], Array]:
+        m, s = mean.take(index, axis=0), spread.take(index, axis=0)
+        return lambda t: _any_tpot_exceeds(t, m, s)
 
     return quantile_of(make, probability, len(p.level))

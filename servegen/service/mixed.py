@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from servegen.service import arrivals, queueing, waiting
 from servegen.service.burst import burst
 from servegen.service.demand import EDGES, Demand
-from servegen.service.point import Point, without_edges
+from servegen.service.point import Point, of_rate, without_edges
 from servegen.service.server import Server
 from servegen.service.waiting import Work
 
@@ -22,6 +22,8 @@ ROUNDS = 4
 GRID: Array = np.minimum(np.arange(len(EDGES)) / (len(EDGES) - 2.0), 1.0) ** 2
 #: Half the width of a uniform distribution, in its standard deviations.
 SQRT3 = 3.0**0.5
+#: Below and above a mean, (sides, 1).
+SIDES: Array = np.array([[-1.0], [1.0]])
 
 
 def _uneven(s: Server, d: Demand, seen: Array, steps: Array, split: Array) -> Array:
@@ -35,7 +37,7 @@ def _uneven(s: Server, d: Demand, seen: Array, steps: Array, split: Array) -> Ar
     longer = np.maximum(matrices @ d.node_weights - matrices_mean, 0.0)
     # A step's other costs grow with its tokens; those of all its sequences are there in any case.
     token_s = s.terms.token_wire_s + (s.terms.sequence_s + s.attention_mean_s) / d.uncached_mean
-    fixed = s.terms.launch_s + s.terms.latency_s + (s.terms.sequence_s + s.kv_s + s.terms.token_wire_s) * seen + token_s * more
+    fixed = s.terms.fixed_s + (s.terms.sequence_s + s.kv_s + s.terms.token_wire_s) * seen + token_s * more
     spare = s.terms.prompt_s - fixed
     idle = np.maximum(spare[:, None] - matrices - token_s[:, None] * tokens, 0.0) @ d.node_weights
     on_average = np.maximum(spare - matrices_mean - longer - token_s * mean, 0.0)
@@ -48,14 +50,12 @@ def _modulated(
     """Chance and mean of a wait for mixed steps, whose pace varies slowly with the sequences running, by ``number`` (one
     standard deviation): the mean of both sides of it, with the tail of the side where many run."""
     each = s.terms.sequence_s + s.kv_s + s.terms.token_wire_s
-    mean = np.zeros_like(rate)
-    for side in (-1.0, 1.0):
-        left = np.maximum(room - side * number, 1.0)
-        work = w.each_s * (room / left) + d.uncached_mean / left * each * side * number
-        then = dataclasses.replace(w, each_s=work, more_s=w.more_s / w.each_s * work)
-        delayed, wait = waiting.wait(then, np.minimum(np.maximum(rate * work, 1e-9), 1.0 - 1e-6), alone, d, level)
-        mean = mean + delayed * wait / 2.0
-    return np.minimum(mean / np.maximum(wait, 1e-12), delayed), wait
+    left = np.maximum(room - SIDES * number, 1.0)
+    work = w.each_s * (room / left) + d.uncached_mean / left * each * SIDES * number
+    then = dataclasses.replace(w, each_s=work, more_s=w.more_s / w.each_s * work)
+    delayed, wait = waiting.wait(then, np.minimum(np.maximum(rate * work, 1e-9), 1.0 - 1e-6), alone, d, level)
+    few, many = delayed * wait / 2.0
+    return np.minimum((few + many) / np.maximum(wait[1], 1e-12), delayed[1]), wait[1]
 
 
 def mixed(s: Server, d: Demand, level: Array) -> Point:
@@ -67,20 +67,28 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
     tokens_together = burst(s, d)
     if s.terms.rounds is not None:
         s = dataclasses.replace(s, terms=dataclasses.replace(s.terms, rounds=None))
-    each_s = s.terms.sequence_s + s.kv_s
+    each_s, sequence_s, wire_s, least_s = s.terms.sequence_s + s.kv_s, s.terms.sequence_s, s.terms.token_wire_s, s.terms.prompt_s
 
-    def mixed_step(decoding: Array, tokens: Array, prompts: Array, attention: Array) -> Array:
-        """Seconds of a step of ``decoding`` sequences that adds ``tokens`` prefill tokens; trailing axes broadcast."""
-        tail = (slice(None),) + (None,) * (tokens.ndim - 1)
-        base = (s.terms.launch_s + s.terms.latency_s + each_s * decoding)[tail]
-        batch = decoding[tail] + tokens
-        base = base + s.terms.sequence_s[tail] * prompts
-        device = base + s.terms.gemm_s(batch) + s.terms.token_wire_s[tail] * batch + attention
-        return np.asarray(np.maximum(device, s.terms.prompt_s[tail]))
+    def decoding_s(decoding: Array) -> Array:
+        """Seconds of a step that ``decoding`` sequences take besides their matrices."""
+        return s.terms.fixed_s + each_s * decoding
+
+    def mixed_step(base: Array, decoding: Array, tokens: Array, prompts: Array, attention: Array) -> Array:
+        """Seconds of a step of ``decoding`` sequences, which take ``base`` already, that adds ``tokens`` prefill tokens."""
+        batch = decoding + tokens
+        device = base + sequence_s * prompts + s.terms.gemm_s(batch) + wire_s * batch + attention
+        return np.maximum(device, least_s)
+
+    def mixed_steps(base: Array, decoding: Array, tokens: Array, prompts: Array, attention: Array) -> Array:
+        """The same of several steps, (rows, steps), of the last three."""
+        batch = decoding[:, None] + tokens
+        device = base[:, None] + sequence_s[:, None] * prompts + s.terms.gemm_s(batch) + wire_s[:, None] * batch + attention
+        return np.maximum(device, least_s[:, None])
 
     zero = np.zeros_like(level)
     rate, busy, share, longer, running, followed = zero, zero, zero, zero, level, zero
-    beside, company = queueing.beside(d, level), queueing.found(d, level, d.gaps) - level
+    of_burst = queueing.company(d, level)
+    beside, company = queueing.beside(d, level, of_burst), queueing.found(d, level, of_burst, d.gaps) - level
     for turn in range(ROUNDS):
         seen = np.maximum(running + beside + queueing.begun(s, d, busy), 1.0)
         step = s.terms.decode_s(seen, s.kv_s)
@@ -98,27 +106,27 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         steps = np.maximum((1.0 - followed) * ended + followed * least, whole)
         # Once every step carries a chunk, prompts set the pace: no more sequences can be decoding than they feed.
         running = np.minimum(level, d.gaps / steps)
-        found = running + company
-        longer = mixed_step(seen, d.uncached_mean / steps, 1.0 / steps, s.attention_mean_s / steps)
+        found, base = running + company, decoding_s(seen)
+        longer = mixed_step(base, seen, d.uncached_mean / steps, 1.0 / steps, s.attention_mean_s / steps)
         if turn in (0, ROUNDS - 1):  # it changes little in between, and is the costliest of a round
             uneven = _uneven(s, d, seen, steps, split)
         longer = longer + uneven
         rate = running / (steps * (longer - step) * found + d.gaps * step)
         share = np.minimum(steps * found / d.gaps, 1.0)
-        work = least * (mixed_step(seen, d.uncached_mean / least, 1.0 / least, s.attention_mean_s / least) + uneven)
+        work = least * (mixed_step(base, seen, d.uncached_mean / least, 1.0 / least, s.attention_mean_s / least) + uneven)
         busy = np.minimum(rate * work, 1.0)
         # Of a queue nobody is left behind with the chance that it is idle; before the last step there were fewer by those who
         # came while it ran.
         idle = 1.0 - np.minimum(rate * steps * longer, 1.0)
         followed = 1.0 - np.minimum(idle * np.exp(rate * longer), 1.0)
+    if s.rates_only:
+        return of_rate(running, rate)
     gap_mean_s = share * longer + (1.0 - share) * step
     means = {"level": running, "seen": seen, "rate": rate, "busy": busy, "gap_s": step, "gap_mean_s": gap_mean_s}
-    lone = split @ d.node_weights
-    alone_s = mixed_step(found, d.uncached_mean / lone, 1.0 / lone, s.attention_mean_s / lone)
+    lone, base_found = split @ d.node_weights, decoding_s(found)
+    alone_s = mixed_step(base_found, found, d.uncached_mean / lone, 1.0 / lone, s.attention_mean_s / lone)
     means["service_mean_s"] = lone * (alone_s + uneven)
-    if s.rates_only:
-        return without_edges(tokens_together, **means, **waiting.untold(level))
-    full = mixed_step(seen, room, np.maximum(1.0 / whole, 1.0), s.attention_mean_s / whole)
+    full = mixed_step(base, seen, room, np.maximum(1.0 / whole, 1.0), s.attention_mean_s / whole)
     # Where steps are full, work goes by tokens; where they hold whole prompts, by prompts.
     packed = np.minimum(whole, 1.0)
     cv2 = packed * d.uncached_cv2 + (1.0 - packed) * s.prefill_cv2
@@ -128,7 +136,7 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
     together, crowd = np.maximum(1.0 / least, 1.0), waiting.crowd(rate * window, d)
     filled = np.maximum((together + crowd) * whole, 1.0)
     prompts = (together + crowd) / filled
-    then = filled * mixed_step(seen, prompts * d.uncached_mean, prompts, prompts * s.attention_mean_s)
+    then = filled * mixed_step(base, seen, prompts * d.uncached_mean, prompts, prompts * s.attention_mean_s)
     more = np.where(whole < 1.0, np.minimum((then + uneven - together * work) / crowd, work), work)
     w = Work(work, more, together, cv2, third, (full - step) * np.maximum(1.0 - whole, 0.5))
     waits = _modulated(s, d, w, rate, number, room, running, waiting.alone(rate * step, d))
@@ -144,7 +152,7 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
     weights = (1.0 - followed)[:, None] * part
     weights[:, -1] = np.maximum(lone - 1.0 + followed * np.minimum(whole - lone + 1.0, 1.0), 0.0)
     prompts_in = prompt / d.uncached_mean
-    stalls = mixed_step(seen, prompt, prompts_in, s.attention_mean_s[:, None] * prompts_in) - step[:, None]
+    stalls = mixed_steps(base, seen, prompt, prompts_in, s.attention_mean_s[:, None] * prompts_in) - step[:, None]
     most = np.maximum(full - step, 0.0) + SQRT3 * spread
     stalls[:, -2] = np.minimum(stalls[:, -2], full - step - SQRT3 * spread)
     stalls[:, -1] = most
@@ -155,7 +163,8 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
     marginal = np.minimum(marginal, more)
     beyond = np.broadcast_to(arrived[:, None] - 1.0, part.shape)
     edge_steps = np.maximum(d.uncached_edges / room[:, None] + 0.5, 1.0)
-    edge_step = mixed_step(found, d.uncached_edges / edge_steps, 1.0 / edge_steps, s.attention_edges_s / edge_steps)
+    edges = d.uncached_edges / edge_steps
+    edge_step = mixed_steps(base_found, found, edges, 1.0 / edge_steps, s.attention_edges_s / edge_steps)
     return Point(
         **means,
         service_edges_s=np.maximum.accumulate(edge_steps * edge_step, axis=1),

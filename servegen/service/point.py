@@ -55,9 +55,17 @@ class Point:
     burst: Burst | None = None
 
 
+#: Columns of edges or bins.
+_BY_BIN = frozenset(
+    ("service_edges_s", "stall_edges_s", "stall_weights", "joined", "joined_least_s", "joined_s", "joined_cv2")
+)
+
+
 def even(level: Array) -> Array:
     """Weights of bins that count by their chance alone."""
-    return np.broadcast_to(WIDTHS, (len(level), len(WIDTHS)))
+    weights = np.empty((len(level), len(WIDTHS)))
+    weights[:] = WIDTHS
+    return weights
 
 
 def bins(edges: Array) -> Array:
@@ -76,21 +84,31 @@ def without_edges(burst: Burst | None, **means: Array) -> Point:
     return Point(**means, **blank, burst=burst)
 
 
-def unstalled(p: Point, service_edges_s: Array, gap_sd_s: Array, gap_skew: Array) -> Point:
-    """The point with these first tokens and gaps, which nothing ever stalls."""
-    nothing, weights = np.zeros_like(service_edges_s), even(p.level)
+def of_rate(level: Array, rate: Array) -> Point:
+    """A point that is asked for its rate alone: all else is nan."""
+    none, unknown = np.zeros((len(level), 0)), np.full_like(level, np.nan)
+    blank = {f.name: none if f.name in _BY_BIN else unknown for f in dataclasses.fields(Point) if f.name != "burst"}
+    return Point(**{**blank, "level": level, "rate": rate}, burst=None)
+
+
+def unstalled(burst: Burst | None, service_edges_s: Array, gap_sd_s: Array, gap_skew: Array, **means: Array) -> Point:
+    """A point of these first tokens and gaps, which nothing ever stalls."""
     if not service_edges_s.shape[1]:
-        return dataclasses.replace(p, gap_sd_s=gap_sd_s, gap_skew=gap_skew)
-    zeros = np.zeros_like(weights)
-    return dataclasses.replace(
-        p,
+        return dataclasses.replace(without_edges(burst, **means), gap_sd_s=gap_sd_s, gap_skew=gap_skew)
+    shape = (len(service_edges_s), len(WIDTHS))
+    never, none = np.zeros(shape[0]), np.zeros(shape)
+    return Point(
+        **means,
         service_edges_s=service_edges_s,
         gap_sd_s=gap_sd_s,
         gap_skew=gap_skew,
-        stall_edges_s=nothing,
-        stall_weights=weights,
-        joined=zeros,
-        joined_least_s=zeros,
-        joined_s=zeros,
-        joined_cv2=zeros + 1.0,
+        stall_share=never,
+        stall_edges_s=np.zeros_like(service_edges_s),
+        stall_weights=even(never),
+        joined=none,
+        joined_least_s=none,
+        joined_s=none,
+        joined_cv2=np.ones(shape),
+        stall_most_s=never,
+        burst=burst,
     )

@@ -12,15 +12,20 @@ from servegen.service.server import Server
 Array = NDArray[np.float64]
 
 
-def beside(d: Demand, level: Array) -> Array:
-    """Sequences that a gap sees beyond the ``level`` that an outsider sees: its own, and what came with it in a burst.
+def company(d: Demand, level: Array) -> Array | None:
+    """Who came with a sequence in its burst and still runs with it, of a ``level`` of them; None for Poisson arrivals."""
+    return None if arrivals.poisson(d.arrival_cv2) else arrivals.company(level, d.arrival_cv2)
+
+
+def beside(d: Demand, level: Array, company: Array | None) -> Array:
+    """Sequences that a gap sees beyond the ``level`` that an outsider sees: its own, and its :func:`company`.
 
     Processor sharing: weighted by their gaps, the others of a gap are as many as an arrival finds. Whoever waits for its token
     is in the step, so that no step is of less than one sequence.
     """
-    if arrivals.poisson(d.arrival_cv2) or not d.own:
+    if company is None or not d.own:
         return np.maximum(d.own, 1.0 - level)
-    return np.maximum(d.own + 2.0 * d.overlap * arrivals.company(level, d.arrival_cv2), np.maximum(1.0 - level, 0.0))
+    return np.maximum(d.own + 2.0 * d.overlap * company, np.maximum(1.0 - level, 0.0))
 
 
 def begun(s: Server, d: Demand, busy: Array) -> Array:
@@ -36,13 +41,12 @@ def begun(s: Server, d: Demand, busy: Array) -> Array:
     return np.asarray(d.overlap * x * (2.0 + (1.0 + s.prefill_cv2) * x))
 
 
-def found(d: Demand, level: Array, steps: Array | float) -> Array:
+def found(d: Demand, level: Array, company: Array | None, steps: Array | float) -> Array:
     """Sequences that a prompt finds running: those that an outsider sees, and those that came before it in its burst, but
     for the company of one step, which waits with it. A step, of ``steps`` of an answer, sees level/steps arrivals."""
-    if arrivals.poisson(d.arrival_cv2):
+    if company is None:
         return level
-    company = arrivals.company(level, d.arrival_cv2) - arrivals.company(level / steps, d.arrival_cv2)
-    return level + np.maximum(company, 0.0)
+    return level + np.maximum(company - arrivals.company(level / steps, d.arrival_cv2), 0.0)
 
 
 def number_std(s: Server, d: Demand, level: Array, beside: Array, step_s: Array) -> Array:

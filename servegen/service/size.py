@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from servegen.roofline.step import take
 from servegen.service import latency
-from servegen.service.bisection import halved
+from servegen.service.crossing import Measure, crossing, excess, searched
 from servegen.service.demand import BATCH_GRID, Demand
 from servegen.service.disciplines import Discipline, means_only
 from servegen.service.point import Point
@@ -20,13 +20,20 @@ from servegen.service.server import Server
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+Index = NDArray[np.int64]
 LoadKind = Literal["rate", "concurrency", "users"]
 
-#: Halvings in log level between the bracket's ends.
-HALVINGS = 30
-#: Levels that are tried at once in search of the largest, and rounds of that: the bracket shrinks by 8^-6, 4e-6.
-AT_ONCE = 7
-ROUNDS = 6
+#: Cells of the grid in log level that a largest level is found on: 4e-6 of the way from idle to the highest.
+CELLS = 8**6
+#: Of these, what is tried first: a replica is seldom bounded to a small part of what it could hold.
+FIRST: Array = np.floor(
+    np.array([0.0, 0.5, 0.65, 0.75, 0.8, 0.84, 0.87, 0.895, 0.92, 0.94, 0.96, 0.98, 0.99, 1.0]) * CELLS
+)
+#: Of more rows than that only the ends are tried first, for many of them break a bound even when idle, or none at all.
+FEW = 100
+#: Cells of the grid in log level on which a load is found, and what is tried first.
+LOAD_CELLS = 2**30
+FIRST_LOADS: Array = np.floor(np.array([0.0, 0.8, 0.9, 0.95, 0.98, 1.0]) * LOAD_CELLS)
 #: Smallest level that is tried: a replica that is almost always idle.
 IDLE = 1e-4
 #: Chance of finding every slot taken that sizing allows when first tokens are bounded; it is charged to their bound.
@@ -104,19 +111,26 @@ def mean(metric: str, p: Point, d: Demand) -> Array:
     return latency.itl_mean(p)
 
 
-def violations(p: Point, d: Demand, slo: Slo, pessimism: Mapping[str, float] | Mapping[str, Array]) -> dict[str, Mask]:
-    """For every bound whether the point breaks it, shape (rows,). ``pessimism`` multiplies predictions, by metric."""
-    out: dict[str, Mask] = {}
+def _bounded(
+    p: Point, d: Demand, slo: Slo, pessimism: Mapping[str, float] | Mapping[str, Array]
+) -> dict[str, tuple[Array, Array | float]]:
+    """By bound what is bounded, shape (rows,), and its limit. ``pessimism`` multiplies predictions, by metric."""
+    out: dict[str, tuple[Array, Array | float]] = {}
     for b in slo.bounds:
         limit = np.full(len(p.level), b.seconds / pessimism.get(b.metric, 1.0))
         if np.isnan(b.probability):
-            out[b.id] = mean(b.metric, p, d) > limit
+            out[b.id] = mean(b.metric, p, d), limit
         else:
             allowed = 1.0 - b.probability - (SLOT_WAIT if b.metric in ("ttft", "e2e") else 0.0)
-            out[b.id] = exceeds(b.metric, p, d, limit, latency.STALL_GUARD) > allowed
+            out[b.id] = exceeds(b.metric, p, d, limit, latency.STALL_GUARD), allowed
     if not np.isnan(slo.attainment):
-        out["attainment"] = 1.0 - attainment(p, d, slo.jointly, pessimism) > 1.0 - slo.attainment
+        out["attainment"] = 1.0 - attainment(p, d, slo.jointly, pessimism), 1.0 - slo.attainment
     return out
+
+
+def violations(p: Point, d: Demand, slo: Slo, pessimism: Mapping[str, float] | Mapping[str, Array]) -> dict[str, Mask]:
+    """For every bound whether the point breaks it, shape (rows,). ``pessimism`` multiplies predictions, by metric."""
+    return {bound: value > limit for bound, (value, limit) in _bounded(p, d, slo, pessimism).items()}
 
 
 def attainment(p: Point, d: Demand, jointly: Sequence[Bound], pessimism: Mapping[str, float] | Mapping[str, Array]) -> Array:
@@ -153,37 +167,40 @@ def largest_level(
     discipline: Discipline, s: Server, d: Demand, slo: Slo, high: Array, pessimism: Mapping[str, float] | Mapping[str, Array]
 ) -> tuple[Array, dict[str, Mask]]:
     """Largest level up to ``high`` (rows,) that keeps every bound, 0 where none does; and the bounds broken when idle."""
-
-    def broken(server: Server, level: Array, index: NDArray[np.int64]) -> dict[str, Mask]:
-        factors = {metric: np.broadcast_to(factor, high.shape)[index] for metric, factor in pessimism.items()}
-        return violations(discipline(server, d, level), d, slo, factors)
-
     if not slo.bounds and np.isnan(slo.attainment):
         return high, {}
-    idle, each = np.minimum(np.full_like(high, IDLE), high), np.arange(len(high))
-    both = np.concatenate((each, each))
-    at_ends = broken(take(s, both), np.concatenate((idle, high)), both)
-    at_idle = {bound: over[: len(high)] for bound, over in at_ends.items()}
-    at_high = np.logical_or.reduce([over[len(high) :] for over in at_ends.values()])
-    never = np.logical_or.reduce(list(at_idle.values()))
-    level = np.where(never, 0.0, high)
-    # Only rows that break a bound somewhere in between are searched, each at several levels at once.
-    rows = np.flatnonzero(at_high & ~never)
-    if len(rows):
-        index = np.repeat(rows, AT_ONCE)
-        several = take(s, index)
-        low_t, width = np.log(idle[rows]), np.log(np.maximum(high[rows], 1e-12)) - np.log(idle[rows])
-        inner = np.arange(1, AT_ONCE + 1) / (AT_ONCE + 1.0)
-        for _ in range(ROUNDS):
-            tried = low_t[:, None] + width[:, None] * inner
-            found = broken(several, np.exp(tried.ravel()), index)
-            over = np.logical_or.reduce(list(found.values())).reshape(tried.shape)
-            # The levels below the first that breaks a bound.
-            good = np.where(over.any(axis=1), over.argmax(axis=1), AT_ONCE)
-            width = width / (AT_ONCE + 1.0)
-            low_t = low_t + width * good
-        level[rows] = np.exp(low_t)
-    return level, at_idle
+    idle = np.minimum(np.full_like(high, IDLE), high)
+    low_t = np.log(idle)
+    cell = (np.log(np.maximum(high, 1e-12)) - low_t) / CELLS
+    asked: set[str] = {b.metric for b in (*slo.bounds, *slo.jointly)}
+    each: dict[str, Array] = {m: np.broadcast_to(factor, high.shape) for m, factor in pessimism.items() if m in asked}
+
+    def bounded(index: Index) -> Callable[[Array], dict[str, tuple[Array, Array | float]]]:
+        several, low, step = take(s, index), low_t[index], cell[index]
+        factors = {metric: factor[index] for metric, factor in each.items()}
+        return lambda edge: _bounded(discipline(several, d, np.exp(low + step * edge)), d, slo, factors)
+
+    def make(index: Index) -> Measure:
+        at = bounded(index)
+        return lambda edge: _most_broken(at(edge))
+
+    tried = FIRST if len(high) <= FEW else FIRST[[0, -1]]
+    found = bounded(np.repeat(np.arange(len(high)), len(tried)))(np.tile(tried, len(high)))
+    over, measured = _most_broken(found)
+    over, measured = over.reshape(-1, len(tried)), measured.reshape(-1, len(tried))
+    if tried is FIRST:
+        edge = crossing(make, FIRST, over, measured)
+    else:
+        edge, rows = np.where(over[:, 0], -1.0, CELLS), np.flatnonzero(over[:, 1] & ~over[:, 0])
+        edge[rows] = searched(lambda index: make(rows[index]), len(rows), FIRST)
+    level = np.where(edge < CELLS, np.exp(low_t + cell * edge), high)
+    return np.where(edge < 0.0, 0.0, level), {bound: (value > limit)[:: len(tried)] for bound, (value, limit) in found.items()}
+
+
+def _most_broken(bounded: Mapping[str, tuple[Array, Array | float]]) -> tuple[Mask, Array]:
+    """Whether any bound is broken, and the :func:`excess` of the most broken one; shape (rows,)."""
+    over = np.logical_or.reduce([value > limit for value, limit in bounded.values()])
+    return over, np.maximum.reduce([excess(value, limit) for value, limit in bounded.values()])
 
 
 def load(kind: LoadKind, p: Point, d: Demand, think_s: float = 0.0) -> Array:
@@ -198,9 +215,17 @@ def level_at(
 ) -> Array:
     """Level at which each row carries ``target`` (rows,), which must not exceed what it carries at ``high``."""
 
-    def make(index: NDArray[np.int64]) -> Callable[[Array], Mask]:
-        some, mine, goal = take(means_only(s), index), rows_of(d, index), target[index]
-        return lambda x: np.asarray(load(kind, discipline(some, mine, np.exp(x)), mine, think_s) > goal)
+    lean, low_t = means_only(s, rates_only=kind == "rate"), np.full_like(high, np.log(IDLE * 1e-4))
+    cell = (np.log(np.maximum(high, 1e-12)) - low_t) / LOAD_CELLS
 
-    low_t, high_t = np.full_like(high, np.log(IDLE * 1e-4)), np.log(np.maximum(high, 1e-12))
-    return np.exp(halved(make, low_t, high_t, HALVINGS)[1])
+    def make(index: Index) -> Measure:
+        some, mine, goal, low, step = take(lean, index), rows_of(d, index), target[index], low_t[index], cell[index]
+
+        def measure(edge: Array) -> tuple[Mask, Array]:
+            carried = load(kind, discipline(some, mine, np.exp(low + step * edge)), mine, think_s)
+            return carried > goal, excess(carried, goal)
+
+        return measure
+
+    edge = searched(make, len(high), FIRST_LOADS)
+    return np.asarray(np.exp(low_t + cell * (np.clip(edge, 0.0, LOAD_CELLS - 1.0) + 1.0)))

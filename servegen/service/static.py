@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from servegen.service import arrivals
 from servegen.service.burst import burst, per_token
 from servegen.service.demand import BATCH_GRID, EDGES, WIDTHS, Demand
-from servegen.service.point import Point, bins, unstalled, without_edges
+from servegen.service.point import Point, bins, unstalled
 from servegen.service.server import Server
 
 Array = NDArray[np.float64]
@@ -42,8 +42,12 @@ def static(s: Server, d: Demand, level: Array) -> Point:
     prefill = _batch_prefill_s(s, d, size * (1.0 + busy * length_cv2))
     tokens = burst(s, d)
     zeros = np.zeros_like(step)
-    plain = without_edges(
+    first = prefill[:, None] + _rest_edges_s(length, length_cv2, busy, s.prefill_edges_s.shape[1])
+    return unstalled(
         tokens,
+        first,
+        np.hypot(number, context),
+        zeros,
         level=level,
         seen=seen,
         rate=level / length,
@@ -57,8 +61,6 @@ def static(s: Server, d: Demand, level: Array) -> Point:
         wait_s=zeros,
         wait_cv2=zeros + 1.0,
     )
-    first = prefill[:, None] + _rest_edges_s(length, length_cv2, busy, s.prefill_edges_s.shape[1])
-    return unstalled(plain, first, np.hypot(number, context), zeros)
 
 
 def _batch_prefill_s(s: Server, d: Demand, size: Array) -> Array:

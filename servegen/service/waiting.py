@@ -77,7 +77,7 @@ def wait(w: Work, busy: Array, alone: Array, d: Demand, slots: Array | float) ->
         burst = np.maximum(delayed / np.maximum(1.0 - delayed, 1e-9) - busy / idle, 0.0)
         number = number + burst * idle / free
         found = busy + (1.0 - added) * (interrupting(busy, delayed, alone) - busy)
-        if np.any(np.asarray(cv2) < 1.0):
+        if arrivals.regular(cv2):
             even = np.exp(-2.0 * idle * (1.0 - cv2) ** 2 / (3.0 * np.maximum(busy, 1e-9) * np.maximum(cv2 + w.cv2, 1e-9)))
             spread = spread * np.where(np.asarray(cv2) < 1.0, even, 1.0)
     mean = spread * (found * held + w.each_s * added * number) / np.maximum(delayed, 1e-12)
@@ -112,12 +112,6 @@ def first_token(
         # Of a burst as many come before as behind, each by chance: their sum varies less than either.
         "wait_cv2": _cv2(added * delayed, w) * (1.0 + burst * burst) / (1.0 + burst) ** 2,
     }
-
-
-def untold(level: Array) -> dict[str, Array]:
-    """The same of a point that is asked for its rate alone, which depends on no wait."""
-    nothing = np.full_like(level, np.nan)
-    return dict.fromkeys(("const_s", "rest_s", "delayed", "wait_s", "wait_cv2"), nothing)
 
 
 def _cv2(delayed: Array, w: Work) -> Array:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from servegen.roofline.step import take
 from servegen.service import size
 from servegen.service.disciplines import DISCIPLINES, means_only
-from servegen.service.latency import pace_exceeds, percentile_of, ttft_exceeds
+from servegen.service.latency import pace_percentile, percentile_of, ttft_exceeds
 from servegen.solve.candidate import Block, Candidate, RoleChoice, first_best, three_digits
 from servegen.solve.frame import Frame, RoleFrame, frames
 from servegen.solve.problem import EngineOption, Kind, Problem
@@ -258,7 +258,7 @@ LEAST_LIMITS = 16
 def _latency_keys(
     problem: Problem, block: Block, mask: Mask, replicas: Array, carried: Array, level: Array
 ) -> tuple[Array, Array]:
-    """p95 pace (ITL, or TPOT where tokens may come in bursts) and p95 TTFT at the sized load.
+    """p95 pace (ITL, or TPOT where tokens may come in bursts) and p95 TTFT at the sized load, inf where the pace loses anyway.
 
     They depend on the row and the load of a replica, so each such pair is computed once.
     """
@@ -276,6 +276,11 @@ def _latency_keys(
     at = size.level_at(step, srv, d, problem.load_kind, target, high, problem.think_s)
     p = step(srv, d, at)
     itl, ttft = np.full(mask.shape, np.inf), np.full(mask.shape, np.inf)
-    itl[row, column] = three_digits(percentile_of(lambda some, t: pace_exceeds(some, t, d), 0.95, p))[inverse]
-    ttft[row, column] = three_digits(percentile_of(ttft_exceeds, 0.95, p))[inverse]
+    paces = three_digits(pace_percentile(0.95, p, d))
+    # TTFT decides between candidates of a configuration that keep its best pace.
+    config, least = index // len(chunks_for(problem)), np.full(mask.shape[0], np.inf)
+    np.minimum.at(least, config, paces)
+    best, firsts = np.flatnonzero(paces == least[config]), np.full(len(paces), np.inf)
+    firsts[best] = three_digits(percentile_of(ttft_exceeds, 0.95, take(p, best)))
+    itl[row, column], ttft[row, column] = paces[inverse], firsts[inverse]
     return itl, ttft

@@ -92,6 +92,8 @@ def budget(
 
 def graph_bytes(rule: MemoryRule, sequences: Array, groups: Array) -> Array:
     """Reserve for graphs of up to ``sequences`` sequences of one group; padding to the other ``groups`` comes on top."""
+    if not (groups > 1).any():
+        return np.asarray(rule.per_graph_sequence_bytes * sequences)
     padding = np.where(groups > 1, rule.per_padded_sequence_bytes * sequences * groups, 0.0)
     large = np.where(sequences > LARGE_GRAPH, LARGE_GRAPH_PADDING, 1.0)
     return np.asarray(rule.per_graph_sequence_bytes * sequences + padding * large)

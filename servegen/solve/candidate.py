@@ -214,9 +214,10 @@ def first_of(problem: Problem, candidates: Iterable[Candidate]) -> Candidate | N
 
 def three_digits(values: Array) -> Array:
     """Rounded to three significant digits, so that differences far below the prediction's error do not decide."""
-    safe = np.where(np.isfinite(values) & (values > 0), values, 1.0)
+    told = np.isfinite(values) & (values > 0)
+    safe = np.where(told, values, 1.0)
     scale = 10.0 ** (np.floor(np.log10(safe)) - 2.0)
-    return np.where(np.isfinite(values) & (values > 0), np.round(safe / scale) * scale, values)
+    return np.where(told, np.round(safe / scale) * scale, values)
 
 
 def first_best(

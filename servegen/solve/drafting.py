@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
-from servegen.lower import Config, Lowered, MemoryTerms, Physics, lower
+from servegen.lower import Config, Lowered, MemoryTerms, Physics, attention_s, lower
 from servegen.roofline.speculation import DraftMemory, Rounds, yield_moments
-from servegen.roofline.step import Array, StepTerms
+from servegen.roofline.step import Array, StepTerms, take
 
+#: What tells configurations apart before anything is drafted.
+_LOWERED = tuple(f.name for f in dataclasses.fields(Config) if f.name != "drafted")
 #: Numbers of drafted tokens that are tried besides none and the stated most; beyond eight each one changes little.
 DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64)
 
@@ -74,9 +76,9 @@ def lower_drafting(
     physics: Physics = "calibrated",
 ) -> Lowered:
     """As :func:`servegen.lower.lower`; with ``speculation`` every row's decode step is a round (F49)."""
-    plain = lower(model, engine, configs, physics)
     if speculation is None or not configs:
-        return plain
+        return lower(model, engine, configs, physics)
+    plain = _lower_once(model, engine, configs, physics)
     drafted = np.array([float(c.drafted) for c in configs])
     on = np.where(drafted > 0, 1.0, 0.0)
     draft = _draft(speculation, engine, configs, physics)
@@ -119,6 +121,21 @@ def lower_drafting(
     )
 
 
+def _lower_once(model: ModelFacts, engine: EngineFacts, configs: Sequence[Config], physics: Physics) -> Lowered:
+    """As :func:`servegen.lower.lower`, of configurations that differ in what they draft alone, which it ignores."""
+    places: dict[tuple[Any, ...], int] = {}
+    distinct: list[Config] = []
+    index = []
+    for c in configs:
+        key = tuple(c.accelerator.id if name == "accelerator" else getattr(c, name) for name in _LOWERED)
+        if key not in places:
+            places[key] = len(distinct)
+            distinct.append(c)
+        index.append(places[key])
+    once, rows = lower(model, engine, distinct, physics), np.array(index)
+    return Lowered(tuple(configs), take(once.terms, rows), take(once.memory, rows))
+
+
 def _alone(draft: ModelFacts | None, config: Config) -> bool:
     """Whether each attention group drafts for itself: a draft without experts has all of its matrices in every group, as
     SGLang's draft worker has them (it patches the TP group with that of the attention)."""
@@ -136,7 +153,7 @@ def _draft(speculation: Speculation, engine: EngineFacts, configs: Sequence[Conf
             tp, dp = (c.attention_tp, 1) if _alone(draft, c) else (c.tp, c.dp)
             ep = c.ep if draft.layers[0].num_experts else 1
             rows.append(dataclasses.replace(c, weights=weights, tp=tp, pp=1, dp=dp, ep=ep))
-        return lower(draft, engine, rows, physics)
+        return _lower_once(draft, engine, rows, physics)
     zero, one, none = np.zeros(len(configs)), np.ones(len(configs)), np.zeros((len(configs), 0))
     columns: dict[str, Any] = {f.name: zero for f in dataclasses.fields(StepTerms) if f.name != "rounds"}
     special = {"token_read_s": none, "pair_s": none, "stages": one, "groups": one, "window": np.zeros(0)}
@@ -151,13 +168,15 @@ def _verifying(model: ModelFacts, engine: EngineFacts, configs: Sequence[Config]
     """
     read = plain.token_read_s.copy()
     for drafted in sorted({c.drafted for c in configs} - {0}):
-        index = [i for i, c in enumerate(configs) if c.drafted == drafted]
         layers = tuple(
             dataclasses.replace(g, attention=dataclasses.replace(g.attention, num_heads=g.attention.num_heads * (drafted + 1)))
             for g in model.layers
         )
-        wide = lower(dataclasses.replace(model, layers=layers), engine, [configs[i] for i in index], physics).terms
-        read[index] = np.maximum(wide.token_read_s, 2.0 * wide.pair_s)
+        wide = dataclasses.replace(model, layers=layers)
+        for i, c in enumerate(configs):
+            if c.drafted == drafted:
+                reads, pairs = (np.array(s) for s in attention_s(wide, engine, c, physics))
+                read[i] = np.maximum(reads, 2.0 * pairs)
     return read
 
 

@@ -101,7 +101,8 @@ class RoleFrame:
     def most(self) -> Array:
         """Requests/s that a row's server can sustain whatever the bounds, shape (rows,); 0 where it does not fit."""
         block = self.frame.block
-        free = DISCIPLINES[block.discipline](means_only(block.server), block.problem.demand, block.level_limit).rate
+        lean, step = means_only(block.server, rates_only=True), DISCIPLINES[block.discipline]
+        free = step(lean, block.problem.demand, block.level_limit).rate
         return np.where(self.frame.fits.any(axis=1), np.minimum(free, self.handed), 0.0)
 
 

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from servegen.plan import Plan
 from servegen.solve.aggregate import Outcome, aggregated
 from servegen.solve.assemble import Risks, assemble
@@ -38,10 +40,16 @@ class Searched:
     outcomes: tuple[Outcome, ...]
 
 
+#: Numbers of an array that is made and let go before a search. A C library may take its size for what is worth keeping (glibc:
+#: mallopt(3), M_MMAP_THRESHOLD); else each of a search's arrays of 100 kB and more is mapped anew, a tenth of all its time.
+KEPT = 2_000_000
+
+
 def search(problem: Problem) -> Searched:
     """Exhaustive over weight precision, KV precision, TP, batch limit, chunk and topology, on every engine, kind and pair of
     kinds; where prefix hits depend on the room for them, over that, too, on one kind each.
     """
+    np.empty(KEPT)
     parts = [_with_reuse(p) if open_question(p) else _searched(p) for p in apart(problem)]
     return parts[0] if len(parts) == 1 else _joined(problem, parts)
 

@@ -161,7 +161,7 @@ def within_bounds(problem: Problem, side: RoleFrame | None, rejected: Counter[st
         return Servers(2 if fits.any() else 1, block, NONE, NONE, NOTHING, NOTHING, NONE)
     row = side.row[of]
     level = np.minimum(side.frame.levels[row, column], limit[row])
-    rate = DISCIPLINES[block.discipline](take(means_only(block.server), row), d, level).rate
+    rate = DISCIPLINES[block.discipline](take(means_only(block.server, rates_only=True), row), d, level).rate
     return Servers(3, block, row, column, level, np.minimum(rate, side.handed[row]), side.peer[of])
 
 

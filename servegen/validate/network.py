@@ -9,10 +9,11 @@ from typing import Any
 from servegen.validate.objects import Manifest, Scene, admits, dig, mapping, sequence
 from servegen.validate.ports import names_of, require_port
 from servegen.validate.syntax import is_port, is_port_name, shown
+from servegen.validate.volumes import offline
 
 _KEY = "deploy.networkPolicy"
-#: Variables that say that the hub is not asked, or not where it usually is.
-_ELSEWHERE = {"HF_HUB_OFFLINE", "HF_ENDPOINT"}
+#: The variable that says that the hub is not where it usually is.
+_ELSEWHERE = "HF_ENDPOINT"
 _DNS, _HTTPS, _API_SERVER = 53, 443, 6443
 
 
@@ -65,12 +66,17 @@ def _check_out(scene: Scene, m: Manifest, pods: list[Manifest]) -> None:
         if launch is not None and launch.role is None:
             problem = f"port {_HTTPS} is closed: {pod.name} cannot ask the Kubernetes API for its servers"
             scene.add("network", m, "spec.egress", problem, _KEY)
-        elif role is not None and launch is not None and not role.load.startswith("/") and not _ELSEWHERE & launch.env.keys():
+        elif role is not None and launch is not None and _asks_the_hub(role.load, launch.env):
             problem = f"port {_HTTPS} is closed: {pod.name} cannot fetch {role.load}"
             scene.add("network", m, "spec.egress", problem, _KEY)
         else:
             continue
         return
+
+
+def _asks_the_hub(load: str, env: Mapping[str, str]) -> bool:
+    """Whether weights are fetched from where they usually are."""
+    return not load.startswith("/") and offline(env) is None and _ELSEWHERE not in env
 
 
 def _check_scraped(scene: Scene, m: Manifest, pods: list[Manifest]) -> None:

@@ -11,7 +11,7 @@ from servegen.errors import Severity
 from servegen.plan import Role
 from servegen.validate.containers import literal
 from servegen.validate.objects import Manifest, Scene, dig, mapping, sequence
-from servegen.validate.syntax import shown, whole
+from servegen.validate.syntax import is_loopback, shown, whole
 from servegen.validate.volumes import offline
 
 _KEY = "deploy.overrides.env"
@@ -26,7 +26,6 @@ _OWN_NIC, _HEALTH = "SGLANG_LOCAL_IP_NIC", "SGLANG_HEALTH_CHECK_TIMEOUT"
 _NO_FABRIC = frozenset(
     ("tcp", "self", "sm", "shm", "mm", "posix", "sysv", "cma", "knem", "xpmem", "cuda", "cuda_copy", "cuda_ipc", "gdr_copy")
 )
-_LOOPBACK = ("127.", "::1", "localhost")
 
 
 def check_variables(scene: Scene) -> None:
@@ -128,7 +127,7 @@ def _check_reach(scene: Scene, m: Manifest, launch: Launch, env: Mapping[str, st
     if (over or split) and env.get(_OWN_NIC, "").strip() == "lo":
         problem = f"{_OWN_NIC} is 'lo', of which SGLang takes no address: it guesses one, if it finds any; name one between nodes"
         _add(scene, m, _OWN_NIC, problem, "warning")
-    for name in (n for n in _CALLED if (over or split) and env.get(n, "").startswith(_LOOPBACK)):
+    for name in (n for n in _CALLED if (over or split) and is_loopback(env.get(n, ""))):
         problem = f"{name} is {shown(env[name])}: there {others} find themselves; leave it out"
         _add(scene, m, name, problem)
 

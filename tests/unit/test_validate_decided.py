@@ -171,3 +171,25 @@ def test_what_a_cluster_takes_and_a_patch_asks_for_is_a_warning() -> None:
     local = judged("serve", "Service", name="llama-chat", spec={"internalTrafficPolicy": "Local"})
     for (told,), field in ((never, "imagePullPolicy: is Never"), (local, "internalTrafficPolicy: is Local")):
         assert told.severity == "warning" and field in told.message
+
+
+@pytest.mark.parametrize(
+    ("env", "asked"),
+    [
+        ({}, True),
+        ({"HF_HUB_OFFLINE": "0"}, True),
+        ({"HF_HUB_OFFLINE": "1"}, False),
+        ({"HF_ENDPOINT": "http://mirror.llm.svc"}, False),
+    ],
+)
+def test_a_closed_port_matters_to_those_who_ask_the_hub(env: dict[str, str], asked: bool) -> None:
+    plan = make_plan(deploy_network_policy_from=(), deploy_env=env, deploy_cache=CachePlan(claim="there-already"))
+    made = render(plan)
+    closed = {path: text.replace('"port": 443}', '"port": 8443}') for path, text in made.files.items()}
+    assert any("cannot fetch" in d.message for d in findings(plan, replace(made, files=closed))) == asked
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "[::1]", "0.0.0.0", "10.1.2.3", "leader.llm.svc", ""])
+def test_a_leader_that_calls_itself_by_a_name_of_its_own_alone(name: str) -> None:
+    told_of = [m for _, m in told(make_plan(TWO_NODES), SGLANG_HOST_IP=name) if "find themselves" in m]
+    assert bool(told_of) == (name not in ("10.1.2.3", "leader.llm.svc", ""))
