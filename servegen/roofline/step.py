@@ -121,9 +121,9 @@ class StepTerms:
             each = self.sequence_s + kv_s + self.token_wire_s
             return self.fixed_s + each * sequences + self.gemm_s(sequences)
         if self.rounds is not None and self.plain:
-            wide = self.rounds.verified * sequences
-            verify = self.fixed_s + (self.sequence_s + kv_s) * sequences + self.token_wire_s * wide + self.gemm_s(wide)
-            return verify + self.rounds.draft_s(sequences)
+            wide = self.rounds.verified
+            host = self.fixed_s + (self.sequence_s + kv_s) * sequences
+            return host + self.token_wire_s * wide * sequences + self.gemm_s(wide * sequences) + self.rounds.draft_s(sequences)
         micro = np.maximum(sequences / self.stages, np.minimum(sequences, 1.0))
         busiest = self.busiest(micro)
         host = self.fixed_s + (self.sequence_s + kv_s) * busiest
@@ -235,7 +235,9 @@ def join(parts: Sequence[C]) -> C:
 
 
 def take(columns: C, index: NDArray[np.int64]) -> C:
-    """The rows of a dataclass of columns; fields that are no arrays, and ``window``, stay as they are."""
+    """The rows of a dataclass of columns; fields that are no arrays, and ``window``, stay as they are. TypeError for a mask."""
+    if index.dtype == np.bool_:
+        raise TypeError("rows are taken by number")
     kind: Any = type(columns)
     of: dict[str, Any] = {name: getattr(columns, name) for name in _names(kind)}
     for name, value in of.items():

@@ -18,13 +18,10 @@ Index = NDArray[np.int64]
 #: Of edges, whether the function is above its bound there, and a continuous measure of it that is 0 at the bound.
 Measure = Callable[[Array], tuple[Mask, Array]]
 
-#: How far around the expected crossing the edges lie that are tried at once, in errors of the expectation; and in cells at the
-#: least.
-ERRORS: Array = np.array([-8.0, -1.0, -0.1, 0.0, 0.1, 1.0, 8.0])
-APART: Array = np.abs(np.arange(len(ERRORS)) - 3.0)
-AT_ONCE = len(ERRORS)
-#: Where an even split has its edges.
-EVENLY: Array = np.arange(1.0, AT_ONCE + 1.0) / (AT_ONCE + 1.0)
+#: Where edges are tried at once around the expected crossing, in errors of the expectation, which are a guess: of a function
+#: whose call costs more than its rows, and of one whose rows cost more.
+WIDE: Array = np.array([-8.0, -1.0, -0.1, 0.0, 0.1, 1.0, 8.0])
+NARROW: Array = np.array([-2.0, 0.0, 2.0])
 #: Share of a bound below which less is no other, and bound below which none is told from 0.
 NOTHING = 1e-9
 
@@ -35,8 +32,9 @@ def excess(value: Array, bound: Array | float) -> Array:
 
 
 def _expected(x: Array, y: Array) -> tuple[Array, Array]:
-    """Where a function of the values ``y`` at ``x`` (both (rows, 4), the bracket in the middle) is 0, and how far off that is at
-    the most: inverse interpolation by as many of the four as lead into the bracket (Neville), else by a line."""
+    """Where a function of the values ``y`` at ``x`` (both (rows, 4), the bracket in the middle) may be 0, by inverse
+    interpolation of as many of the four as lead into the bracket (Neville), else by a line; and a guess at how far off that is.
+    """
     low, high = x[:, 1], x[:, 2]
     with np.errstate(all="ignore"):
         p, fits = x, []
@@ -51,44 +49,46 @@ def _expected(x: Array, y: Array) -> tuple[Array, Array]:
     return best, np.where(best == straight, most, np.minimum(np.abs(best - straight), most))
 
 
-def crossing(make: Callable[[Index], Measure], tried: Array, over: Mask, measured: Array) -> Array:
+def crossing(make: Callable[[Index], Measure], tried: Array, over: Mask, measured: Array, errors: Array = WIDE) -> Array:
     """The last edge of each row at which its function is not above its bound: -1 where it is at the first, ``tried[-1]`` where it
-    is not at the last. Shape (rows,).
+    is at none. Shape (rows,).
 
     ``tried`` (edges,), rising whole numbers, were tried with every row; ``over`` and ``measured`` (rows, edges) is what came of
-    it. ``make`` takes an index of rows, which repeats some, and returns what tells of an edge of each.
+    it. ``make`` takes an index of rows, which repeats some, and returns what tells of an edge of each. ``errors`` is where more
+    edges are tried around the expected crossing, an odd number.
     """
-    count = len(tried)
-    first = np.where(over[:, 0] | over[:, -1], over.argmax(axis=1), count)
+    count, more = len(tried), len(errors)
+    apart, evenly = np.abs(np.arange(more) - more // 2), np.arange(1.0, more + 1.0) / (more + 1.0)
+    first = np.where(over.any(axis=1), over.argmax(axis=1), count)
     out = np.where(first == 0, -1.0, tried[-1])
     rows = np.flatnonzero((first > 0) & (first < count))
     # Of each row the bracket and a neighbour on either side of it.
     beyond = np.full((len(rows), 1), np.nan)
     x = np.broadcast_to(np.concatenate(([np.nan], tried, [np.nan])), (len(rows), count + 2))
     x, y = _bracket(first[rows] - 1, x, np.concatenate((beyond, measured[rows], beyond), axis=1))
-    slow, known = np.zeros(len(rows), dtype=bool), 0
+    slow, measure = np.zeros(len(rows), dtype=bool), None
     while len(rows):
-        if len(rows) != known:
-            known, measure = len(rows), make(np.repeat(rows, AT_ONCE))
+        measure = measure or make(np.repeat(rows, more))
         low, high = x[:, 1:2], x[:, 2:3]
         width = (high - low)[:, 0]
         place, error = _expected(x, y)
-        away = np.copysign(np.maximum(error[:, None] * np.abs(ERRORS), APART), ERRORS)
+        away = np.copysign(np.maximum(error[:, None] * np.abs(errors), apart), errors)
         # After a round that gained less than an even split would have, an even split.
-        even = slow | (width <= AT_ONCE + 1.0)
-        edges = np.where(even[:, None], low + width[:, None] * EVENLY, np.floor(place)[:, None] + away)
+        even = slow | (width <= more + 1.0)
+        edges = np.where(even[:, None], low + width[:, None] * evenly, np.floor(place)[:, None] + away)
         edges = np.minimum(np.maximum(np.floor(edges), low + 1.0), high - 1.0)
         above, value = measure(edges.ravel())
         above, value = above.reshape(edges.shape), value.reshape(edges.shape)
-        first = np.where(above.any(axis=1), above.argmax(axis=1), AT_ONCE)
+        first = np.where(above.any(axis=1), above.argmax(axis=1), more)
         x, y = _bracket(
             first, np.concatenate((x[:, :2], edges, x[:, 2:]), axis=1), np.concatenate((y[:, :2], value, y[:, 2:]), axis=1)
         )
         left = x[:, 2] - x[:, 1]
-        slow, done = left * (AT_ONCE + 1.0) > width, left <= 1.0
+        slow, done = left * (more + 1.0) > width, left <= 1.0
         if done.any():
             out[rows[done]] = x[done, 1]
             rows, x, y, slow = rows[~done], x[~done], y[~done], slow[~done]
+            measure = None
     return out
 
 
@@ -98,9 +98,9 @@ def _bracket(start: Index, x: Array, y: Array) -> tuple[Array, Array]:
     return x[each, four], y[each, four]
 
 
-def searched(make: Callable[[Index], Measure], rows: int, tried: Array) -> Array:
+def searched(make: Callable[[Index], Measure], rows: int, tried: Array, errors: Array = WIDE) -> Array:
     """:func:`crossing` of so many rows of which nothing is known yet."""
     if not rows:
         return np.zeros(0)
     over, measured = make(np.repeat(np.arange(rows), len(tried)))(np.tile(tried, rows))
-    return crossing(make, tried, over.reshape(rows, -1), measured.reshape(rows, -1))
+    return crossing(make, tried, over.reshape(rows, -1), measured.reshape(rows, -1), errors)

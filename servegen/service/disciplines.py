@@ -31,8 +31,8 @@ Discipline = Callable[[Server, Demand, Array], Point]
 
 
 def means_only(s: Server, rates_only: bool = False) -> Server:
-    """The same server without its edges: every discipline then computes means and rates only, or ``rates_only``, many times
-    faster."""
+    """The same server without its edges: every discipline then computes means only, many times faster; or, of ``rates_only``, the
+    rate and nothing else, where that is faster still."""
     none = np.zeros((len(s.chunk), 0))
     return dataclasses.replace(s, prefill_edges_s=none, attention_edges_s=none, first_edges_s=none, rates_only=rates_only)
 

@@ -85,7 +85,7 @@ def without_edges(burst: Burst | None, **means: Array) -> Point:
 
 
 def of_rate(level: Array, rate: Array) -> Point:
-    """A point that is asked for its rate alone: all else is nan."""
+    """A point that is asked for its rate alone: all else but its level is nan, or has no bins."""
     none, unknown = np.zeros((len(level), 0)), np.full_like(level, np.nan)
     blank = {f.name: none if f.name in _BY_BIN else unknown for f in dataclasses.fields(Point) if f.name != "burst"}
     return Point(**{**blank, "level": level, "rate": rate}, burst=None)

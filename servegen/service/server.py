@@ -23,7 +23,7 @@ class Server:
     are of one pipeline stage.
     ``request_s`` is what the engine adds to every first token, ``extra_mean_s`` what the way there adds on average (hand-off,
     the stages that follow the first); ``first_edges_s`` is the prefill with that. ``left_s`` is what others
-    can fill of a prompt's last step. Of ``rates_only`` no first token is asked.
+    can fill of a prompt's last step. Of ``rates_only`` the rate is asked and nothing else.
     """
 
     terms: StepTerms

@@ -12,25 +12,27 @@ from numpy.typing import NDArray
 
 from servegen.roofline.step import take
 from servegen.service import latency
-from servegen.service.crossing import Measure, crossing, excess, searched
+from servegen.service.crossing import Index, Mask, Measure, crossing, excess, searched
 from servegen.service.demand import BATCH_GRID, Demand
 from servegen.service.disciplines import Discipline, means_only
 from servegen.service.point import Point
 from servegen.service.server import Server
+from servegen.service.static import static
 
 Array = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-Index = NDArray[np.int64]
 LoadKind = Literal["rate", "concurrency", "users"]
 
 #: Cells of the grid in log level that a largest level is found on: 4e-6 of the way from idle to the highest.
 CELLS = 8**6
-#: Of these, what is tried first: a replica is seldom bounded to a small part of what it could hold.
+#: Of these, what is tried first: a replica is seldom bounded to a small part of what it could hold. The least of them that breaks
+#: a bound is what counts, even if a higher one does not: all loads below the largest are to be right.
 FIRST: Array = np.floor(
     np.array([0.0, 0.5, 0.65, 0.75, 0.8, 0.84, 0.87, 0.895, 0.92, 0.94, 0.96, 0.98, 0.99, 1.0]) * CELLS
 )
-#: Of more rows than that only the ends are tried first, for many of them break a bound even when idle, or none at all.
-FEW = 100
+#: The same of static batching, where a request waits longest when the replica is busy half of the time, beside few others.
+FIRST_STATIC: Array = np.floor(np.arange(33.0) / 32.0 * CELLS)
+#: Of more rows than that the idle replica is tried first, for many of them break a bound even then.
+FEW = 200
 #: Cells of the grid in log level on which a load is found, and what is tried first.
 LOAD_CELLS = 2**30
 FIRST_LOADS: Array = np.floor(np.array([0.0, 0.8, 0.9, 0.95, 0.98, 1.0]) * LOAD_CELLS)
@@ -166,11 +168,15 @@ def peak(d: Demand, static: bool, limit: Array) -> Array:
 def largest_level(
     discipline: Discipline, s: Server, d: Demand, slo: Slo, high: Array, pessimism: Mapping[str, float] | Mapping[str, Array]
 ) -> tuple[Array, dict[str, Mask]]:
-    """Largest level up to ``high`` (rows,) that keeps every bound, 0 where none does; and the bounds broken when idle."""
+    """Largest level up to ``high`` (rows,) that keeps every bound, 0 where none does; and the bounds broken when idle.
+
+    A bound that is broken at some load and kept at a higher one (a prompt waits for others, and shares its step with them) counts
+    from the lowest edge of :data:`FIRST` that breaks it.
+    """
     if not slo.bounds and np.isnan(slo.attainment):
         return high, {}
-    idle = np.minimum(np.full_like(high, IDLE), high)
-    low_t = np.log(idle)
+    first = FIRST_STATIC if discipline is static else FIRST
+    low_t = np.log(np.maximum(np.minimum(IDLE, high), 1e-12))
     cell = (np.log(np.maximum(high, 1e-12)) - low_t) / CELLS
     asked: set[str] = {b.metric for b in (*slo.bounds, *slo.jointly)}
     each: dict[str, Array] = {m: np.broadcast_to(factor, high.shape) for m, factor in pessimism.items() if m in asked}
@@ -184,15 +190,15 @@ def largest_level(
         at = bounded(index)
         return lambda edge: _most_broken(at(edge))
 
-    tried = FIRST if len(high) <= FEW else FIRST[[0, -1]]
+    tried = first if len(high) <= FEW else first[:1]
     found = bounded(np.repeat(np.arange(len(high)), len(tried)))(np.tile(tried, len(high)))
     over, measured = _most_broken(found)
     over, measured = over.reshape(-1, len(tried)), measured.reshape(-1, len(tried))
-    if tried is FIRST:
-        edge = crossing(make, FIRST, over, measured)
+    if tried is first:
+        edge = crossing(make, first, over, measured)
     else:
-        edge, rows = np.where(over[:, 0], -1.0, CELLS), np.flatnonzero(over[:, 1] & ~over[:, 0])
-        edge[rows] = searched(lambda index: make(rows[index]), len(rows), FIRST)
+        edge, rows = np.full(len(high), -1.0), np.flatnonzero(~over[:, 0])
+        edge[rows] = searched(lambda index: make(rows[index]), len(rows), first)
     level = np.where(edge < CELLS, np.exp(low_t + cell * edge), high)
     return np.where(edge < 0.0, 0.0, level), {bound: (value > limit)[:: len(tried)] for bound, (value, limit) in found.items()}
 

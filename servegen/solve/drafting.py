@@ -122,7 +122,7 @@ def lower_drafting(
 
 
 def _lower_once(model: ModelFacts, engine: EngineFacts, configs: Sequence[Config], physics: Physics) -> Lowered:
-    """As :func:`servegen.lower.lower`, of configurations that differ in what they draft alone, which it ignores."""
+    """As :func:`servegen.lower.lower`, which ignores what is drafted: those that differ in nothing else are lowered once."""
     places: dict[tuple[Any, ...], int] = {}
     distinct: list[Config] = []
     index = []

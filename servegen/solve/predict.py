@@ -85,7 +85,7 @@ class Seen:
 
     def quantile(self, chance: Callable[[Seen, Array], Array], probability: float | Array) -> Array:
         """The time that is exceeded with chance 1 - ``probability``, shape (deployments,); as
-        :func:`servegen.service.latency.quantile`. ``chance`` is that of being above a time, of some of the deployments."""
+        :func:`servegen.service.latency.quantile_of`. ``chance`` is that of being above a time, of some of the deployments."""
 
         def make(index: NDArray[np.int64]) -> Callable[[Array], Array]:
             several = self._repeated(index)

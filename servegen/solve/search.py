@@ -40,8 +40,7 @@ class Searched:
     outcomes: tuple[Outcome, ...]
 
 
-#: Numbers of an array that is made and let go before a search. A C library may take its size for what is worth keeping (glibc:
-#: mallopt(3), M_MMAP_THRESHOLD); else each of a search's arrays of 100 kB and more is mapped anew, a tenth of all its time.
+#: Numbers of the largest array that the C library is to keep the memory of.
 KEPT = 2_000_000
 
 
@@ -49,9 +48,15 @@ def search(problem: Problem) -> Searched:
     """Exhaustive over weight precision, KV precision, TP, batch limit, chunk and topology, on every engine, kind and pair of
     kinds; where prefix hits depend on the room for them, over that, too, on one kind each.
     """
-    np.empty(KEPT)
+    _keep_memory()
     parts = [_with_reuse(p) if open_question(p) else _searched(p) for p in apart(problem)]
     return parts[0] if len(parts) == 1 else _joined(problem, parts)
+
+
+def _keep_memory() -> None:
+    """Make and let go a large array, which costs nothing. A C library may take its size for what is worth keeping (glibc does:
+    mallopt(3), M_MMAP_THRESHOLD); else it maps each of a search's arrays of 100 kB and more anew, a tenth of all its time."""
+    np.empty(KEPT)
 
 
 def _joined(problem: Problem, parts: Sequence[Searched]) -> Searched:

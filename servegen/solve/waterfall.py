@@ -62,7 +62,7 @@ def _waterfall(bound: Bound, seen: Array, prediction: Prediction) -> Waterfall:
     statistic = bound.id.partition(".")[2]
     known: Quantiles | None = getattr(prediction, bound.metric, None)
     total = prediction.bounds.get(bound.id, getattr(known, statistic, math.nan))
-    # A quantile is found by halving: what an absent effect seems to add or take is that rounding.
+    # A quantile is found on a grid: what an absent effect seems to add or take is that rounding.
     rising = np.minimum(np.maximum.accumulate(seen), total)
     rising[-1] = total
     adds = tuple(Effect(name, float(a)) for name, a in zip(EFFECTS, np.diff(rising), strict=True))

@@ -18,6 +18,7 @@ _KEY = "deploy.overrides.env"
 #: By which interfaces the processes of one replica meet (NCCL, Gloo, TensorPipe), and servers that hand over KV caches (UCX).
 _WITHIN = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _BETWEEN = ("UCX_NET_DEVICES",)
+_LOOPBACK = ("127.", "::1", "localhost")
 #: What a server calls itself when it tells others where it is.
 _CALLED = ("SGLANG_HOST_IP", "HOST_IP")
 #: By whose address SGLang takes its own.
@@ -127,9 +128,15 @@ def _check_reach(scene: Scene, m: Manifest, launch: Launch, env: Mapping[str, st
     if (over or split) and env.get(_OWN_NIC, "").strip() == "lo":
         problem = f"{_OWN_NIC} is 'lo', of which SGLang takes no address: it guesses one, if it finds any; name one between nodes"
         _add(scene, m, _OWN_NIC, problem, "warning")
-    for name in (n for n in _CALLED if (over or split) and is_loopback(env.get(n, ""))):
+    for name in (n for n in _CALLED if (over or split) and _is_itself(env.get(n, ""))):
         problem = f"{name} is {shown(env[name])}: there {others} find themselves; leave it out"
         _add(scene, m, name, problem)
+
+
+def _is_itself(address: str) -> bool:
+    """Whether it starts with what means whoever asks, in a port's company or in short."""
+    host = address.strip()
+    return host.lower().startswith(_LOOPBACK) or is_loopback(host)
 
 
 def _check_offline(scene: Scene, m: Manifest, load: str, env: Mapping[str, str]) -> None:

@@ -28,6 +28,9 @@ from tests.solver.plain_traffic import EDGES, Traffic, traffic
 SLOT_WAIT = 1e-3
 STALL_GUARD = 1.1
 IDLE = 1e-4
+#: Cells of the way from there to the highest level, and the parts of it that are tried first.
+CELLS = 8**6
+PARTS = (0, 0.5, 0.65, 0.75, 0.8, 0.84, 0.87, 0.895, 0.92, 0.94, 0.96, 0.98, 0.99, 1)
 
 
 ALL_METRICS = ("ttft", "itl", "tpot", "e2e")
@@ -78,19 +81,25 @@ def meets(
     return True
 
 
-def largest(ok: Callable[[float], bool], high: float) -> float:
-    """Largest level up to ``high`` that is still right, 0 if none is."""
-    idle = min(IDLE, high)
-    if not ok(idle):
-        return 0.0
-    if ok(high):
+def largest(ok: Callable[[float], bool], high: float, static: bool = False) -> float:
+    """Largest level up to ``high`` that is still right, 0 if none is; the least part of the way that is not right counts."""
+    low_t, high_t = math.log(min(IDLE, high)), math.log(high)
+
+    def right(cell: int) -> bool:
+        return ok(math.exp(low_t + (high_t - low_t) * cell / CELLS))
+
+    parts = [i / 32 for i in range(33)] if static else PARTS
+    tried = [math.floor(part * CELLS) for part in parts]
+    wrong = next((i for i, cell in enumerate(tried) if not right(cell)), None)
+    if wrong is None:
         return high
-    low_t, width = math.log(idle), math.log(high) - math.log(idle)
-    for _ in range(6):  # eighths, to the same last one as the search
-        good = next((i - 1 for i in range(1, 8) if not ok(math.exp(low_t + width * i / 8))), 7)
-        width /= 8
-        low_t += width * good
-    return math.exp(low_t)
+    if wrong == 0:
+        return 0.0
+    low, over = tried[wrong - 1], tried[wrong]
+    while over - low > 1:
+        middle = (low + over) // 2
+        low, over = (middle, over) if right(middle) else (low, middle)
+    return math.exp(low_t + (high_t - low_t) * low / CELLS)
 
 
 def carried(problem: Problem, seen: Seen, load: Traffic) -> float:
@@ -203,7 +212,8 @@ def _row(
         m = memory(problem, kind, engine.facts, weights, kv, cut, chunk, b, False)
         levels[b] = min(slot_level(problem, b, cut, load, discipline == "static"), beside_cache(problem, m, load))
     factors = pessimism(problem, engine.facts, kind, cut)
-    cap = largest(lambda n: meets(problem, replica.at(discipline, n), load, factors=factors), max(levels.values()))
+    static = discipline == "static"
+    cap = largest(lambda n: meets(problem, replica.at(discipline, n), load, factors=factors), max(levels.values()), static)
     if cap == 0.0:
         return []
     most = most_replicas(kind, cut)

@@ -102,7 +102,7 @@ def _choices(
                 if not fit:
                     continue
                 top = max(slot_level(problem, b, cut, load, discipline == "static") for b in fit)
-                cap = largest(lambda n, r=replica, x=discipline: meets(problem, r.at(x, n), load), top)
+                cap = largest(lambda n, r=replica, x=discipline: meets(problem, r.at(x, n), load), top, discipline == "static")
                 most = most_replicas(kind, cut) - problem.spares
                 for b in fit if cap > 0 else ():
                     level = min(slot_level(problem, b, cut, load, discipline == "static"), cap)

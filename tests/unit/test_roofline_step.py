@@ -269,3 +269,12 @@ def test_narrow_weights_stream_in_proportion(weights: str) -> None:
     vocabulary = LLAMA_70B.vocab_size * LLAMA_70B.hidden_size * 2
     low = ideal(LLAMA_70B, weights, "bf16", 1)
     assert low.terms.weight_s[0] * 3.35e12 == pytest.approx(params * BYTES_PER_WEIGHT[weights] + vocabulary, rel=1e-9)
+
+
+def test_rows_are_taken_by_number() -> None:
+    """A mask that is taken for numbers would give rows 0 and 1 again and again."""
+    h100 = resolve_accelerator("h100")
+    terms = lower(LLAMA_70B, SGLANG, [Config(h100, "bf16", "bf16", tp) for tp in (4, 8)]).terms
+    assert take(terms, np.array([1, 1, 0])).weight_s.tolist() == terms.weight_s[[1, 1, 0]].tolist()
+    with pytest.raises(TypeError, match="by number"):
+        take(terms, np.array([True, False]))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from servegen.service import latency
-from servegen.service.crossing import Index, Measure, crossing, excess, searched
+from servegen.service.crossing import NARROW, WIDE, Index, Measure, crossing, excess, searched
 from tests.unit.quantiles import quantile
 
 Array = NDArray[np.float64]
@@ -73,12 +73,29 @@ def test_a_row_does_not_depend_on_those_beside_it() -> None:
     assert together[::37].tolist() == alone
 
 
-def test_a_row_that_is_above_at_the_first_edge_or_not_at_the_last_is_not_searched() -> None:
+def test_a_row_that_is_above_at_the_first_edge_or_at_none_is_not_searched() -> None:
     calls: list[int] = []
     tried = np.array([0.0, CELLS / 2.0, CELLS])
-    over = np.array([[True, True, True], [False, False, False], [False, True, False], [True, False, False]])
-    found = crossing(made("line", np.ones(4), calls), tried, over, np.where(over, 1.0, -1.0))
-    assert found.tolist() == [-1.0, CELLS, CELLS, -1.0] and not calls
+    over = np.array([[True, True, True], [False, False, False], [True, False, False]])
+    found = crossing(made("line", np.ones(3), calls), tried, over, np.where(over, 1.0, -1.0))
+    assert found.tolist() == [-1.0, CELLS, -1.0] and not calls
+
+
+@pytest.mark.parametrize("errors", [WIDE, NARROW])
+def test_of_several_crossings_the_first_that_the_edges_tell_of_is_found(errors: Array) -> None:
+    """Above its bound from 0.3 to 0.5 and from 0.9 on; at the last edge, or not."""
+
+    def make(index: Index) -> Measure:
+        def measure(edge: Array) -> tuple[NDArray[np.bool_], Array]:
+            x = edge / CELLS
+            value = np.where((x > 0.3) & (x < 0.5) | (x > 0.9), 2.0, 0.5) * (1.0 + x)
+            return value > 1.0 + x, excess(value, 1.0 + x)
+
+        return measure
+
+    for inner, at in (([0.4], 0.3), ([0.6], 0.9), ([0.2, 0.45, 0.95], 0.3)):
+        tried = np.floor(np.array([0.0, *inner, 1.0]) * CELLS)
+        assert searched(make, 1, tried, errors)[0] == np.floor(at * CELLS)
 
 
 def test_a_quantile_is_that_of_plain_halving() -> None:

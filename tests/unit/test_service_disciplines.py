@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from servegen.roofline.step import take
 from servegen.service import latency, size
 from servegen.service.demand import EDGE_WEIGHTS, EDGES, WIDTHS, Demand
 from servegen.service.disciplines import DISCIPLINES, means_only
@@ -320,6 +322,34 @@ def test_the_largest_level_meets_the_bound_and_a_larger_one_does_not(
     more = np.where(met & (level < high), level * 1.0001, high * 1e-9)
     inside = met & (level < high)
     assert np.all(size.violations(DISCIPLINES[discipline](s, p.demand, more), p.demand, slo, {})[key][inside])
+
+
+@pytest.mark.parametrize("discipline", ["prefill-first", "mixed", "static", "prefill", "decode"])
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize(("metric", "seconds"), [("ttft", 1.5), ("itl", 0.03), ("tpot", 0.03), ("e2e", 12.0)])
+def test_the_largest_level_is_the_last_before_the_least_that_breaks_the_bound(
+    discipline: str, metric: str, seconds: float, many: bool
+) -> None:
+    p, s = asked()
+    s = take(s, np.resize(np.arange(len(s.chunk)), size.FEW + 7 if many else len(s.chunk)))
+    slo, top = bound(metric, seconds), np.full(len(s.chunk), 1 - 1e-6 if discipline == "prefill" else 300.0)
+    step, rows = DISCIPLINES[discipline], len(s.chunk)
+    found = size.largest_level(step, s, p.demand, slo, top, {})[0]
+    low, first = np.log(size.IDLE), size.FIRST_STATIC if discipline == "static" else size.FIRST
+
+    def broken(edge: NDArray[np.float64]) -> NDArray[np.bool_]:
+        level = np.exp(low + (np.log(top) - low) * edge / size.CELLS)
+        return size.violations(step(s, p.demand, level), p.demand, slo, {})[slo.bounds[0].id]
+
+    over = np.stack([broken(np.full(rows, edge)) for edge in first], axis=1)
+    never, at = ~over.any(axis=1), np.maximum(over.argmax(axis=1), 1)
+    good, bad = first[at - 1], first[at]
+    while np.any(bad - good > 1):
+        middle = np.floor((good + bad) / 2)
+        up = broken(middle)
+        good, bad = np.where(up, good, middle), np.where(up, middle, bad)
+    expected = np.where(never, top, np.where(over[:, 0], 0.0, np.exp(low + (np.log(top) - low) * good / size.CELLS)))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 def test_without_bounds_the_level_is_as_high_as_can_be() -> None:

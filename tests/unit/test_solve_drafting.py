@@ -17,6 +17,7 @@ from servegen.engines.registry import get_engine
 from servegen.errors import CatalogError, InfeasibleError, SpecError
 from servegen.lower import Config, lower
 from servegen.plan import Plan, loads
+from servegen.roofline.step import take
 from servegen.simulate.result import Result
 from servegen.solve.arrivals import Traffic
 from servegen.solve.drafting import lower_drafting
@@ -408,3 +409,29 @@ def test_the_next_best_number_of_drafted_tokens() -> None:
     seen = search(plain)
     assert seen.best is not None
     assert "drafted tokens" not in {n.dimension for n in next_best(plain, seen.best, seen)}
+
+
+def test_what_is_lowered_once_is_what_is_lowered_for_each() -> None:
+    """A row's coefficients do not depend on the rows beside it, whatever those draft."""
+    question = asked(steps=8)
+    h100 = question.pool[0].facts
+    configs = [
+        Config(h100, weights, "bf16", tp, drafted=n) for tp in (4, 8) for weights in ("bf16", "fp8") for n in (0, 1, 8)
+    ]
+    engine = question.engines[0].facts
+    together = lower_drafting(question.model, engine, configs, question.speculation)
+    for i, config in enumerate(configs):
+        alone = lower_drafting(question.model, engine, [config], question.speculation)
+        for part, whole in ((alone.terms, together.terms), (alone.memory, together.memory)):
+            _assert_close(dataclasses.asdict(part), dataclasses.asdict(take(whole, np.array([i]))))
+
+
+def _assert_close(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        if isinstance(value, dict):
+            _assert_close(value, other[name])
+        elif value is None:
+            assert other[name] is None
+        else:
+            np.testing.assert_allclose(value, other[name], rtol=1e-14, err_msg=name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +16,16 @@ from servegen.catalog.facts import AcceleratorFacts
 from servegen.codec import dumps
 from servegen.errors import InfeasibleError
 from servegen.plan import Plan, loads
+from servegen.roofline.step import take
 from servegen.service import latency, size
+from servegen.service.disciplines import DISCIPLINES
+from servegen.solve import aggregate
 from servegen.solve.bands import pessimism
+from servegen.solve.candidate import three_digits
 from servegen.solve.predict import candidate_points
 from servegen.solve.problem import Problem
 from servegen.solve.search import Searched, search, solve
-from servegen.solve.space import occupancy
+from servegen.solve.space import chunks_for, occupancy
 from tests.solver.specs import CHAT, FABRIC, LENGTHS, LLAMA_8B, LLAMA_70B, problem, reduced
 from tests.unit.quantiles import quantile
 
@@ -132,10 +137,67 @@ def test_every_candidate_meets_every_bound_at_its_load(
             pessimism(question, c.roles[0].block.engine.facts, c.roles[0].block.kind.facts).get(b.metric, 1.0)
             for c in seen.candidates
         ]
-        # The searches halve log levels 30 times and log times 32 times.
+        # Levels and times are found on a grid.
         assert np.all(found * factors <= b.seconds * (1 + 1e-6)), b.id
     if not math.isnan(question.slo.attainment):
         assert np.all(size.attainment(p, d, question.slo.jointly, {}) >= question.slo.attainment - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("model", "lengths", "seconds"),
+    [(LLAMA_8B, "isl: {mean: 200, p95: 500}, osl: {mean: 900, p95: 2000}", s) for s in (17, 17.5, 18, 19, 21)]
+    + [(LLAMA_70B, "isl: {mean: 1024, p95: 3000}, osl: {mean: 256, p95: 600}", s) for s in (24, 26, 28)],
+)
+@pytest.mark.parametrize("rate", [0.25, 0.3, 1.0])
+def test_static_batches_meet_a_bound_that_is_broken_at_half_a_load_and_kept_at_all_of_it(
+    model: str, lengths: str, seconds: float, rate: float
+) -> None:
+    """A burst waits longest for a batch when few are in it beside the one that it waits for."""
+    question = problem(
+        model=model,
+        traffic=f"{{rate: {rate}/s, burstiness: 2.5, {lengths}}}",
+        slo=f"{{e2e: {{p95: {seconds}s}}}}",
+        constraints="{engines: [megatron], topology: aggregated, confidence: best}",
+        deploy="{image: 'registry/image:1', modelCache: {claim: weights}}",
+    )
+    seen = search(question)
+    p = points(question, seen, False)
+    assert seen.candidates
+    missed = size.exceeds("e2e", p, question.demand, np.full(len(p.level), seconds))
+    assert np.all(missed <= 0.05), [c.name for c, m in zip(seen.candidates, missed, strict=True) if m > 0.05]
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+@pytest.mark.parametrize("more_model", ["", ", speculative: {method: eagle3, draft: own/head, steps: 4, acceptance: 0.7}"])
+def test_first_tokens_are_told_of_all_candidates_of_a_configuration_that_keep_its_best_pace(
+    monkeypatch: pytest.MonkeyPatch, engine: str, more_model: str
+) -> None:
+    asked: list[tuple[tuple[Any, ...], tuple[Any, Any]]] = []
+    real = aggregate._latency_keys
+
+    def keys(*of: Any) -> tuple[Any, Any]:
+        asked.append((of, real(*of)))
+        return asked[-1][1]
+
+    monkeypatch.setattr(aggregate, "_latency_keys", keys)
+    constraints = f"{{engines: [{engine}], topology: aggregated}}"
+    question = problem(model=LLAMA_70B, more_model=more_model, constraints=constraints)
+    search(dataclasses.replace(question, objective="latency"))
+    assert asked
+    for (one, block, mask, replicas, _, _), (itl, ttft) in asked:
+        d, step = one.demand, DISCIPLINES[block.discipline]
+        chunks = len(chunks_for(one))
+        best = np.where(mask, itl, np.inf).reshape(-1, chunks * mask.shape[1]).min(axis=1).repeat(chunks)[:, None]
+        told = mask & (itl == best)
+        assert np.all(np.isinf(ttft[~told])) and np.all(np.isfinite(ttft[told]))
+        row, column = (i[:: max(len(i) // 400, 1)] for i in np.nonzero(mask))
+        srv = take(block.server, row)
+        level = size.level_at(step, srv, d, one.load_kind, one.load / replicas[row, column], block.level_limit[row])
+        p = step(srv, d, level)
+        np.testing.assert_allclose(itl[row, column], three_digits(latency.pace_percentile(0.95, p, d)), rtol=2e-3)
+        some = told[row, column]
+        first = three_digits(latency.percentile_of(latency.ttft_exceeds, 0.95, p))
+        np.testing.assert_allclose(ttft[row, column][some], first[some], rtol=2e-3)
 
 
 @pytest.mark.parametrize("load", ["concurrency", "users"])
