@@ -90,7 +90,8 @@ def spans(front: Frontier, least_x: float, least_y: float, spread: int = 0) -> t
 
     def upwards(least: float, most: float) -> Array:
         if spread and most - least >= spread:
-            return np.unique(np.round(np.linspace(least, most, spread)))
+            steps = np.round(np.linspace(least, most, spread))
+            return steps[np.diff(steps, prepend=-1.0) > 0.0]
         return np.arange(least, min(most, least + BEYOND) + 1.0)
 
     beside_x, beside_y = front.y >= least_y, front.x >= least_x
