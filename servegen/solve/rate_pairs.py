@@ -121,7 +121,7 @@ class Pairs:
         kinds = self.blocks[0].kind, self.blocks[1].kind
         every, out = self.sizes, np.zeros(len(self.a), dtype=np.int64)
         where = self.tp_p * PEERS + self.tp_d
-        for value in sorted(set(where.tolist())):  # np.unique would import numpy.ma, 0.05 s of CPU
+        for value in sorted(set(where.tolist())):  # np.unique would import numpy.ma
             some = np.flatnonzero(where == value)
             front = frontier(kinds, value // PEERS, value % PEERS, problem.spares, problem.max_accelerators)
             if not front.any:
