@@ -7,6 +7,7 @@ for a function that crosses its bound several times.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -22,6 +23,11 @@ Measure = Callable[[Array], tuple[Mask, Array]]
 #: whose call costs more than its rows, and of one whose rows cost more.
 WIDE: Array = np.array([-8.0, -1.0, -0.1, 0.0, 0.1, 1.0, 8.0])
 NARROW: Array = np.array([-2.0, 0.0, 2.0])
+#: Rounds after which what is left is not as smooth as expected, and as many more edges of it are tried as cost little more: of
+#: all rows together, and the most of one row.
+EASY = 2
+AT_ONCE = 256
+MOST = 63
 #: Share of a bound below which less is no other, and bound below which none is told from 0.
 NOTHING = 1e-9
 
@@ -57,8 +63,8 @@ def crossing(make: Callable[[Index], Measure], tried: Array, over: Mask, measure
     it. ``make`` takes an index of rows, which repeats some, and returns what tells of an edge of each. ``errors`` is where more
     edges are tried around the expected crossing, an odd number.
     """
-    count, more = len(tried), len(errors)
-    apart, evenly = np.abs(np.arange(more) - more // 2), np.arange(1.0, more + 1.0) / (more + 1.0)
+    count, near = len(tried), len(errors)
+    apart = np.abs(np.arange(near) - near // 2)
     first = np.where(over.any(axis=1), over.argmax(axis=1), count)
     out = np.where(first == 0, -1.0, tried[-1])
     rows = np.flatnonzero((first > 0) & (first < count))
@@ -66,16 +72,23 @@ def crossing(make: Callable[[Index], Measure], tried: Array, over: Mask, measure
     beyond = np.full((len(rows), 1), np.nan)
     x = np.broadcast_to(np.concatenate(([np.nan], tried, [np.nan])), (len(rows), count + 2))
     x, y = _bracket(first[rows] - 1, x, np.concatenate((beyond, measured[rows], beyond), axis=1))
-    slow, measure = np.zeros(len(rows), dtype=bool), None
-    while len(rows):
+    slow, more, measure = np.zeros(len(rows), dtype=bool), near, None
+    for turn in itertools.count():
+        if not len(rows):
+            return out
+        if turn >= EASY and AT_ONCE // len(rows) > 2 * more:
+            more, measure = min(AT_ONCE // len(rows), MOST), None
         measure = measure or make(np.repeat(rows, more))
         low, high = x[:, 1:2], x[:, 2:3]
         width = (high - low)[:, 0]
         place, error = _expected(x, y)
         away = np.copysign(np.maximum(error[:, None] * np.abs(errors), apart), errors)
+        edges = np.concatenate((np.floor(place)[:, None] + away, low + width[:, None] * _evenly(more - near)), axis=1)
+        if more > near:
+            edges.sort(axis=1)
         # After a round that gained less than an even split would have, an even split.
         even = slow | (width <= more + 1.0)
-        edges = np.where(even[:, None], low + width[:, None] * evenly, np.floor(place)[:, None] + away)
+        edges = np.where(even[:, None], low + width[:, None] * _evenly(more), edges)
         edges = np.minimum(np.maximum(np.floor(edges), low + 1.0), high - 1.0)
         above, value = measure(edges.ravel())
         above, value = above.reshape(edges.shape), value.reshape(edges.shape)
@@ -84,12 +97,16 @@ def crossing(make: Callable[[Index], Measure], tried: Array, over: Mask, measure
             first, np.concatenate((x[:, :2], edges, x[:, 2:]), axis=1), np.concatenate((y[:, :2], value, y[:, 2:]), axis=1)
         )
         left = x[:, 2] - x[:, 1]
-        slow, done = left * (more + 1.0) > width, left <= 1.0
+        slow, done = ~even & (left * (more + 1.0) > width), left <= 1.0
         if done.any():
             out[rows[done]] = x[done, 1]
             rows, x, y, slow = rows[~done], x[~done], y[~done], slow[~done]
             measure = None
-    return out
+
+
+def _evenly(count: int) -> Array:
+    """Shares of a bracket that split it evenly."""
+    return np.asarray(np.arange(1.0, count + 1.0) / (count + 1.0))
 
 
 def _bracket(start: Index, x: Array, y: Array) -> tuple[Array, Array]:
