@@ -83,13 +83,15 @@ def sized(problem: Problem, frame: Frame, rejected: Counter[str]) -> Outcome:
     _count_idle(rejected, at_idle, fits)
     if not alive.any():
         return Outcome((), int(fits.sum()), 2, 0.0, block, frame=frame)
-    level = np.minimum(levels, limit[:, None])
+    alive, copies, column = _distinct(problem, alive, levels >= limit[:, None])
+    level = np.minimum(levels[:, : alive.shape[1]], limit[:, None])
     carried, rate = _sustained(problem, block, level, alive)
     most = _most_replicas(problem, kind, rows.devices)[:, None]
     replicas = np.where(alive, _replicas(problem, carried, most), 0.0)
     in_pool = alive & (replicas >= 1) & (replicas <= most)
     enough = in_pool & (problem.saturate | (replicas * problem.utilization * carried >= problem.load * (1 - 1e-9)))
-    rejected["pool: more accelerators needed than there are"] += int(np.sum(alive & ~enough))
+    alike = copies * ~enough[np.arange(len(copies)), column]
+    rejected["pool: more accelerators needed than there are"] += int(np.sum(alive & ~enough) + np.sum(alike))
     best_load = float(np.max(np.where(alive, most * problem.utilization * carried, 0.0)))
     several = problem.groups and len(problem.pool) > 1
     stock = Stock(block, alive, level, carried, rate, most[:, 0]) if several else None
@@ -97,6 +99,23 @@ def sized(problem: Problem, frame: Frame, rejected: Counter[str]) -> Outcome:
         return Outcome((), int(fits.sum()), 3, best_load, block, stock=stock, frame=frame)
     found = _best_of_each(problem, block, enough, replicas, carried, rate, level)
     return Outcome(found, int(fits.sum()), 4, best_load, block, stock=stock, frame=frame)
+
+
+def _distinct(problem: Problem, alive: Mask, capped: Mask) -> tuple[Mask, Index, Index]:
+    """Of candidates (rows, limits) those that carry what no one before them in their row does, and the columns up to the last of
+    them; of each row how many others there are, and in which column the one stands that they are like.
+
+    Batch limits that allow more than the bounds do (``capped``) are all alike, and the least of them is preferred; but in a closed
+    loop, whose users hold slots.
+    """
+    if not problem.open_loop:
+        none = np.zeros(len(alive), dtype=np.int64)
+        return alive, none, none
+    held = alive & capped
+    any_held, column = held.any(axis=1), held.argmax(axis=1)
+    distinct = alive & (np.arange(alive.shape[1]) <= np.where(any_held, column, alive.shape[1])[:, None])
+    width = int(np.flatnonzero(distinct.any(axis=0))[-1]) + 1
+    return distinct[:, :width], np.count_nonzero(alive, axis=1) - np.count_nonzero(distinct, axis=1), column
 
 
 def least_objective(problem: Problem, frame: Frame) -> Array:
@@ -205,7 +224,8 @@ def _best_of_each(
 
     any_left, best = first_best(grouped(mask), tuple(grouped(k) for k in (*objective, devices)), grouped(headroom))
     configs = np.nonzero(any_left)[0]
-    places = [(int(c) * chunks + int(best[c]) // len(BATCH_LIMITS), int(best[c]) % len(BATCH_LIMITS)) for c in configs]
+    width = mask.shape[1]
+    places = [(int(c) * chunks + int(best[c]) // width, int(best[c]) % width) for c in configs]
     at = tuple(np.array(places, dtype=np.int64).reshape(-1, 2).T)
     if problem.open_loop or full:
         output = _output(problem, replicas[at], carried[at], rate[at])
