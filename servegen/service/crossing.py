@@ -7,7 +7,6 @@ for a function that crosses its bound several times.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -23,8 +22,8 @@ Measure = Callable[[Array], tuple[Mask, Array]]
 #: whose call costs more than its rows, and of one whose rows cost more.
 WIDE: Array = np.array([-8.0, -1.0, -0.1, 0.0, 0.1, 1.0, 8.0])
 NARROW: Array = np.array([-2.0, 0.0, 2.0])
-#: Rounds after which what is left is not as smooth as expected, and as many more edges of it are tried as cost little more: of
-#: all rows together, and the most of one row.
+#: Rounds after which what is left is not as smooth as was expected. From then on as many edges are tried as cost little more than
+#: those few: of all rows together, and of one row at the most.
 EASY = 2
 AT_ONCE = 256
 MOST = 63
@@ -73,9 +72,8 @@ def crossing(make: Callable[[Index], Measure], tried: Array, over: Mask, measure
     x = np.broadcast_to(np.concatenate(([np.nan], tried, [np.nan])), (len(rows), count + 2))
     x, y = _bracket(first[rows] - 1, x, np.concatenate((beyond, measured[rows], beyond), axis=1))
     slow, more, measure = np.zeros(len(rows), dtype=bool), near, None
-    for turn in itertools.count():
-        if not len(rows):
-            return out
+    turn = 0
+    while len(rows):
         if turn >= EASY and AT_ONCE // len(rows) > 2 * more:
             more, measure = min(AT_ONCE // len(rows), MOST), None
         measure = measure or make(np.repeat(rows, more))
@@ -102,6 +100,8 @@ def crossing(make: Callable[[Index], Measure], tried: Array, over: Mask, measure
             out[rows[done]] = x[done, 1]
             rows, x, y, slow = rows[~done], x[~done], y[~done], slow[~done]
             measure = None
+        turn += 1
+    return out
 
 
 def _evenly(count: int) -> Array:

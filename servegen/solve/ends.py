@@ -85,18 +85,22 @@ class _Open:
         found = np.full(frame.configs, math.inf)
         for c in outcome.candidates:
             found[config[c.roles[0].row]] = c.objective[0]
+        # More replicas, each less loaded: where the load of each follows from the bounds, tighter ones can shorten the latency that
+        # is the objective.
+        nested = problem.objective != "latency" or (problem.open_loop and not problem.saturate)
         if tighter:
-            # More replicas, each less loaded: in a closed loop tighter bounds can shorten the latency that is the objective.
-            nested = problem.objective != "latency" or problem.open_loop
             return cls(asked, outcome, found if nested else np.where(np.isfinite(found), -math.inf, found))
-        held = np.zeros(frame.configs, dtype=bool)  # where no bound held a row back, looser ones change nothing
-        held[config[frame.fits.any(axis=1) & (block.level_limit < frame.block.level_limit)]] = True
-        stand = tuple(c for c in outcome.candidates if not held[config[c.roles[0].row]])
+        # Where no bound held a row back, looser ones change nothing; one that was held does no worse than before, if ``nested``.
+        held = frame.fits.any(axis=1) & (block.level_limit < frame.block.level_limit)
+        if not nested:
+            held = np.bincount(config, held)[config] > 0
+        stand = tuple(c for c in outcome.candidates if not held[c.roles[0].row])
         least = np.full(frame.configs, math.inf)
         if held.any():
-            some = frame.only(held)
-            np.minimum.at(least, some.block.rows.config, least_objective(asked, some))
-        return cls(asked, outcome, least, float(found.min(initial=math.inf)), stand)
+            rows = np.flatnonzero(held)
+            np.minimum.at(least, config[rows], least_objective(asked, frame.at(rows)))
+            frame = dataclasses.replace(frame, fits=frame.fits & held[:, None])
+        return cls(asked, dataclasses.replace(outcome, frame=frame), least, float(found.min(initial=math.inf)), stand)
 
     @classmethod
     def of_pairs(cls, problem: Problem, outcome: Outcome, tighter: bool) -> _Open:
