@@ -6,7 +6,6 @@ import dataclasses
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,8 @@ from servegen.roofline.step import take
 from servegen.service import size
 from servegen.service.disciplines import DISCIPLINES, means_only
 from servegen.service.latency import pace_percentile, percentile_of, ttft_exceeds
-from servegen.solve.candidate import Block, Candidate, RoleChoice, first_best, three_digits
+from servegen.solve.candidate import Block, Candidate, RoleChoice, leaders, three_digits
+from servegen.solve.carried import RISING, Carried
 from servegen.solve.frame import Frame, RoleFrame, frames
 from servegen.solve.problem import EngineOption, Kind, Problem
 from servegen.solve.space import BATCH_LIMITS, Rows, chunks_for, replicas_that_fit
@@ -85,19 +85,22 @@ def sized(problem: Problem, frame: Frame, rejected: Counter[str]) -> Outcome:
         return Outcome((), int(fits.sum()), 2, 0.0, block, frame=frame)
     alive, copies, column = _distinct(problem, alive, levels >= limit[:, None])
     level = np.minimum(levels[:, : alive.shape[1]], limit[:, None])
-    carried, rate = _sustained(problem, block, level, alive)
-    most = _most_replicas(problem, kind, rows.devices)[:, None]
-    replicas = np.where(alive, _replicas(problem, carried, most), 0.0)
-    in_pool = alive & (replicas >= 1) & (replicas <= most)
-    enough = in_pool & (problem.saturate | (replicas * problem.utilization * carried >= problem.load * (1 - 1e-9)))
-    alike = copies * ~enough[np.arange(len(copies)), column]
-    rejected["pool: more accelerators needed than there are"] += int(np.sum(alive & ~enough) + np.sum(alike))
-    best_load = float(np.max(np.where(alive, most * problem.utilization * carried, 0.0)))
     several = problem.groups and len(problem.pool) > 1
-    stock = Stock(block, alive, level, carried, rate, most[:, 0]) if several else None
+    rising = block.discipline in RISING and problem.open_loop and not (problem.saturate and problem.objective == "latency")
+    carried = Carried.of(problem, block, level, alive, whole=several or not rising)
+    most = _most_replicas(problem, kind, rows.devices)[:, None]
+    replicas, enough = _enough(problem, carried, most)
+    # Who carries less needs no fewer: of those that are not known only the ones before the first that suffice may or may not.
+    if carried.fill(carried.before(enough & (np.cumsum(enough, axis=1) == 1))):
+        replicas, enough = _enough(problem, carried, most)
+    short = alive & ~carried.next_known(enough)
+    alike = copies * short[np.arange(len(copies)), column]
+    rejected["pool: more accelerators needed than there are"] += int(np.sum(short) + np.sum(alike))
+    best_load = float(np.max(most * problem.utilization * carried.load))
+    stock = Stock(block, alive, level, carried.load, carried.rate, most[:, 0]) if several else None
     if not enough.any():
         return Outcome((), int(fits.sum()), 3, best_load, block, stock=stock, frame=frame)
-    found = _best_of_each(problem, block, enough, replicas, carried, rate, level)
+    found = _best_of_each(problem, carried, most, replicas, enough)
     return Outcome(found, int(fits.sum()), 4, best_load, block, stock=stock, frame=frame)
 
 
@@ -105,8 +108,8 @@ def _distinct(problem: Problem, alive: Mask, capped: Mask) -> tuple[Mask, Index,
     """Of candidates (rows, limits) those that carry what no one before them in their row does, and the columns up to the last of
     them; of each row how many others there are, and in which column the one stands that they are like.
 
-    Batch limits that allow more than the bounds do (``capped``) are all alike, and the least of them is preferred; but in a closed
-    loop, whose users hold slots.
+    Batch limits that allow more than the bounds do (``capped``) are all alike, and the least of them is preferred; not so in a
+    closed loop, whose users hold slots.
     """
     if not problem.open_loop:
         none = np.zeros(len(alive), dtype=np.int64)
@@ -155,28 +158,6 @@ def _count_idle(rejected: Counter[str], at_idle: dict[str, Mask], fits: Mask) ->
         rejected[f"{bound}: missed even by a single request"] += int(fits[now].sum())
 
 
-def _sustained(problem: Problem, block: Block, level: Array, alive: Mask) -> tuple[Array, Array]:
-    """Load and rate that one replica carries at ``level``, shape (rows, limits); 0 where not alive."""
-    # Limits that allow more than the bounds do are all alike: each row's first of them stands for the others.
-    capped = np.cumsum(level >= block.level_limit[:, None], axis=1)
-    some = np.asarray(alive.any(axis=1))[:, None]
-    row, column = np.nonzero((alive & (capped == 0)) | (some & (capped == 1)))
-    lean = means_only(block.server, rates_only=problem.load_kind == "rate")
-    step, d = DISCIPLINES[block.discipline], problem.demand
-    carried, rate = np.zeros(level.shape), np.zeros(level.shape)
-    for start in range(0, len(row), AT_ONCE):  # as many as a processor's cache holds
-        i, j = row[start : start + AT_ONCE], column[start : start + AT_ONCE]
-        p = step(take(lean, i), d, level[i, j])
-        carried[i, j] = size.load(problem.load_kind, p, d, problem.think_s)
-        rate[i, j] = p.rate
-    last = np.minimum(np.sum(capped == 0, axis=1), level.shape[1] - 1)[:, None]
-    carried = np.where(capped > 1, np.take_along_axis(carried, last, axis=1), carried)
-    rate = np.where(capped > 1, np.take_along_axis(rate, last, axis=1), rate)
-    if not problem.open_loop:  # those who are served hold a slot; only those who think hold none
-        carried = np.minimum(carried, BATCH_LIMITS + rate * problem.think_s)
-    return np.where(alive, carried, 0.0), np.where(alive, rate, 0.0)
-
-
 def _most_replicas(problem: Problem, kind: Kind, each: Array) -> Array:
     """Replicas without spares, of ``each`` accelerators, that the pool and maxAccelerators allow."""
     most = replicas_that_fit(kind, each)
@@ -196,46 +177,55 @@ def _replicas(problem: Problem, carried: Array, most: Array) -> Array:
     return np.where(need <= most, np.maximum(need, useful), need)
 
 
-def _best_of_each(
-    problem: Problem, block: Block, mask: Mask, replicas: Array, carried: Array, rate: Array, level: Array
-) -> tuple[Candidate, ...]:
+def _enough(problem: Problem, carried: Carried, most: Array) -> tuple[Array, Mask]:
+    """Replicas of each candidate, shape (rows, limits), and whether the pool holds as many and they carry the load; of those
+    that are known."""
+    replicas = np.where(carried.known, _replicas(problem, carried.load, most), 0.0)
+    held = carried.known & (replicas >= 1) & (replicas <= most)
+    return replicas, held & (problem.saturate | (replicas * problem.utilization * carried.load >= problem.load * (1 - 1e-9)))
+
+
+def _best_of_each(problem: Problem, carried: Carried, most: Array, replicas: Array, enough: Mask) -> tuple[Candidate, ...]:
     """The best (chunk, batch limit) of every configuration."""
-    kind = block.kind
-    devices = (replicas + problem.spares) * block.rows.devices[:, None]
+    block, load, rate, level = carried.block, carried.load, carried.rate, carried.level
+    kind, chunks, width = block.kind, len(chunks_for(problem)), level.shape[1]
     full = problem.saturate or problem.objective == "throughput"
     each = kind.facts.tdp_w if problem.objective == "energy" else kind.plan.price_per_hour
-    headroom = replicas * carried
-    if not problem.open_loop:  # a closed loop never holds more requests than it has users
-        headroom = np.minimum(headroom, problem.load / problem.utilization)
-    objective: tuple[Array, ...]
-    if problem.objective == "latency":
-        objective = _latency_keys(problem, block, mask, replicas, carried, level)
-    elif problem.objective == "throughput":
-        objective = (-three_digits(_output(problem, replicas, carried, rate)),)
-    elif problem.saturate:
-        objective = (three_digits(devices * each / np.maximum(_output(problem, replicas, carried, rate), 1e-300)),)
-    else:
-        objective = (devices * each,)
-    chunks = len(chunks_for(problem))
+    latencies = _latency_keys(problem, block, enough, replicas, load, level) if problem.objective == "latency" else ()
 
-    def grouped(a: Any) -> Any:
-        """(configs, chunks*limits) from (rows, limits)."""
-        return a.reshape(-1, chunks * a.shape[1])
+    def led(replicas: Array, enough: Mask, latencies: tuple[Array, ...]) -> tuple[Array, Array, tuple[Array, ...], Mask]:
+        """Headroom, accelerators and objective of the candidates, and those of each configuration that none is better than."""
+        headroom, devices = replicas * load, (replicas + problem.spares) * block.rows.devices[:, None]
+        if not problem.open_loop:  # a closed loop never holds more requests than it has users
+            headroom = np.minimum(headroom, problem.load / problem.utilization)
+        objective = latencies
+        if problem.objective == "throughput":
+            objective = (-three_digits(_output(problem, replicas, load, rate)),)
+        elif problem.saturate and not latencies:
+            objective = (three_digits(devices * each / np.maximum(_output(problem, replicas, load, rate), 1e-300)),)
+        elif not latencies:
+            objective = (devices * each,)
+        keys = tuple(k.reshape(-1, chunks * width) for k in (*objective, devices))
+        first = leaders(enough.reshape(-1, chunks * width), keys, headroom.reshape(-1, chunks * width))
+        return headroom, devices, objective, first
 
-    any_left, best = first_best(grouped(mask), tuple(grouped(k) for k in (*objective, devices)), grouped(headroom))
-    configs = np.nonzero(any_left)[0]
-    width = mask.shape[1]
-    places = [(int(c) * chunks + int(best[c]) // width, int(best[c]) % width) for c in configs]
+    headroom, devices, objective, first = led(replicas, enough, latencies)
+    # A candidate that is not known is no better than the next that is; where it is as good it is preferred.
+    asked, latencies = carried.before(first.reshape(enough.shape)), tuple(carried.next_known(k) for k in latencies)
+    if carried.fill(asked):
+        replicas, enough = _enough(problem, carried, most)
+        headroom, devices, objective, first = led(replicas, enough, latencies)
+    places = [(int(c) * chunks + int(k) // width, int(k) % width) for c, k in enumerate(first.argmax(axis=1)) if first[c, k]]
     at = tuple(np.array(places, dtype=np.int64).reshape(-1, 2).T)
     if problem.open_loop or full:
-        output = _output(problem, replicas[at], carried[at], rate[at])
+        output = _output(problem, replicas[at], load[at], rate[at])
     else:
         output = _closed_loop_output(problem, block, at, replicas, level)
     out = []
     for (row, column), yields in zip(places, output.tolist(), strict=True):
         n = int(replicas[row, column])
-        sized = float(problem.utilization * carried[row, column]) if full else problem.load / n
-        role = RoleChoice("serve", block, row, column, n, float(carried[row, column]), sized, float(level[row, column]))
+        sized = float(problem.utilization * load[row, column]) if full else problem.load / n
+        role = RoleChoice("serve", block, row, column, n, float(load[row, column]), sized, float(level[row, column]))
         out.append(
             Candidate(
                 "aggregated",
@@ -267,8 +257,6 @@ def _closed_loop_output(problem: Problem, block: Block, places: tuple[Index, ...
     return np.asarray(n * step(lean, problem.demand, at).rate * problem.demand.osl_mean)
 
 
-#: Candidates that are computed at a time.
-AT_ONCE = 4096
 #: Relative room for rounding in a bound from above.
 ROUNDING = 1e-9
 #: Batch limits of a row that are compared when the pool is saturated: latency rises with them, so the best is among the least.

@@ -220,14 +220,9 @@ def three_digits(values: Array) -> Array:
     return np.where(told, np.round(safe / scale) * scale, values)
 
 
-def first_best(
-    mask: NDArray[np.bool_], keys: tuple[Array, ...], headroom: Array | None = None
-) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Per row the first column that is lexicographically least by ``keys``, and then has the most ``headroom`` to three digits;
-    shapes (rows, columns) -> (rows,), (rows,).
-
-    The first result tells which rows have any column at all.
-    """
+def leaders(mask: NDArray[np.bool_], keys: tuple[Array, ...], headroom: Array | None = None) -> NDArray[np.bool_]:
+    """Per row the columns that are lexicographically least by ``keys``, and of these those that have the most ``headroom`` to
+    three digits; all shape (rows, columns), nothing but False in a row without any column."""
     left = mask.copy()
     for key in keys:
         value = np.where(left, key, np.inf)
@@ -236,4 +231,11 @@ def first_best(
         value = np.full(left.shape, np.inf)
         value[left] = -three_digits(headroom[left])
         left &= value <= value.min(axis=1, keepdims=True)
-    return np.asarray(mask.any(axis=1)), left.argmax(axis=1)
+    return left
+
+
+def first_best(
+    mask: NDArray[np.bool_], keys: tuple[Array, ...], headroom: Array | None = None
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Per row whether it has any column, and the first of its :func:`leaders`; shapes (rows, columns) -> (rows,), (rows,)."""
+    return np.asarray(mask.any(axis=1)), leaders(mask, keys, headroom).argmax(axis=1)

@@ -85,8 +85,8 @@ class _Open:
         found = np.full(frame.configs, math.inf)
         for c in outcome.candidates:
             found[config[c.roles[0].row]] = c.objective[0]
-        # More replicas, each less loaded: where the load of each follows from the bounds, tighter ones can shorten the latency that
-        # is the objective.
+        # More replicas, each less loaded: where the load of each follows from the bounds, tighter ones can shorten the latency
+        # that is the objective.
         nested = problem.objective != "latency" or (problem.open_loop and not problem.saturate)
         if tighter:
             return cls(asked, outcome, found if nested else np.where(np.isfinite(found), -math.inf, found))
