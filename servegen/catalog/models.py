@@ -90,10 +90,9 @@ def _config(entry: Mapping[str, object], path: Path) -> dict[str, object]:
 
 
 def _parsed(path: Path) -> Mapping[str, object]:
-    from ruamel.yaml import YAML  # only when a model is read
+    from servegen.catalog.loader import own  # ruamel.yaml only when a model is read
 
-    parsed: Mapping[str, object] = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
-    return parsed
+    return {str(key): value for key, value in own(path.read_text(encoding="utf-8"), path).items()}
 
 
 def _as_list(value: object) -> list[object]:
