@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from servegen.codec import dumps, parsed
 from servegen.errors import BundleError, Diagnostic, EmitError, NotBuiltError, SpecError, UserError, Where
 from servegen.fleet import Fleet, FleetPlan, loads, read
 from servegen.plan import Plan
+from servegen.record import record
 
 if TYPE_CHECKING:
     from servegen.emit import Change
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 FLEET_LOCK = "fleet.lock.json"
 
 
-@dataclass(frozen=True)
+@record
 class FleetResult:
     """How far a fleet has come, as :class:`servegen.compile.Result`; ``parts`` are the members' own bundles.
 

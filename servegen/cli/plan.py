@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +24,7 @@ from servegen.cli.common import (
     worst,
 )
 from servegen.errors import Diagnostic, InfeasibleError, UserError, Where
+from servegen.record import record
 
 #: Why a fleet is not walked through.
 NO_FLEET = "--explain and --against speak of one spec, and this is a fleet"
@@ -111,7 +112,7 @@ def plan(
     return worst(codes)
 
 
-@dataclass(frozen=True)
+@record
 class _More:
     """What was asked for beside the plan."""
 
