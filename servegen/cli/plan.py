@@ -144,10 +144,10 @@ def _compared(loaded: LoadedSpec, plan: Plan | None, locked: Plan) -> Against:
 
 
 def _data(found: Any, more: _More) -> dict[str, Any]:
-    from servegen.fleet import Fleet
+    from servegen.plan import Plan
     from servegen.report.json import infeasible_json, plan_json
 
-    if isinstance(found, Fleet):
+    if not isinstance(found, (Plan, InfeasibleError)):
         from servegen.report.fleet import fleet_json
 
         return fleet_json(found)
@@ -164,7 +164,7 @@ def _data(found: Any, more: _More) -> dict[str, Any]:
 
 
 def _page(found: Any, more: _More, format: str, templates: Path | None) -> None:
-    from servegen.fleet import Fleet
+    from servegen.plan import Plan
     from servegen.report.text import infeasible_blocks, plan_blocks
 
     blocks: list[Any] = []
@@ -180,19 +180,19 @@ def _page(found: Any, more: _More, format: str, templates: Path | None) -> None:
         from servegen.report.markdown import blocks_markdown, plan_markdown
 
         env = Environment(templates)
-        if isinstance(found, Fleet):
+        if isinstance(found, Plan):
+            put(plan_markdown(found, env))
+        else:
             from servegen.report.fleet import fleet_markdown
 
             put(fleet_markdown(found, env, [plan_markdown(plan, env) for plan in found.members if plan]))
-        else:
-            put(plan_markdown(found, env))
         put(f"\n{blocks_markdown(blocks)}" if blocks else "")
-    elif isinstance(found, Fleet):
+    elif isinstance(found, Plan):
+        show([*plan_blocks(found), *blocks])
+    else:
         from servegen.report.fleet import fleet_blocks
 
         show(fleet_blocks(found))
-    else:
-        show([*plan_blocks(found), *blocks])
 
 
 def _show_specs(sources: list[Source], format: str) -> int:
