@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from servegen.record import record
 
 
-@dataclass(frozen=True)
+@record
 class Bundle:
     """``files`` maps a POSIX path relative to ``out/<name>/`` to its whole text; ``executable`` names those to mark +x.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -26,6 +26,7 @@ from servegen.errors import (
     Where,
 )
 from servegen.plan import Plan, loads
+from servegen.record import record
 
 if TYPE_CHECKING:
     from servegen.bundle import Bundle
@@ -46,7 +47,7 @@ class Locked(Protocol):
     def inputs(self) -> Mapping[str, str]: ...
 
 
-@dataclass(frozen=True)
+@record
 class Result:
     """How far one spec has come. ``templates``, ``locked``, ``out`` and ``verify`` are what the user asked for.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +19,12 @@ from servegen import compile as single
 from servegen.bundle import Bundle
 from servegen.codec import dumps, parsed
 from servegen.errors import BundleError, Diagnostic, EmitError, NotBuiltError, SpecError, UserError, Where
-from servegen.fleet import Fleet, FleetPlan, loads, read
 from servegen.plan import Plan
+from servegen.record import record
 
 if TYPE_CHECKING:
     from servegen.emit import Change
+    from servegen.fleet import Fleet, FleetPlan
     from servegen.solve.fleet import FleetProblem
     from servegen.spec.fleet import LoadedFleet
     from servegen.spec.load import LoadedSpec
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 FLEET_LOCK = "fleet.lock.json"
 
 
-@dataclass(frozen=True)
+@record
 class FleetResult:
     """How far a fleet has come, as :class:`servegen.compile.Result`; ``parts`` are the members' own bundles.
 
@@ -88,6 +89,7 @@ def plan(result: FleetResult) -> FleetResult:
         others = [m.name for m in result.locked.plan.members] != [m.name for m in result.loaded.members]
         single.refuse_stale(result.loaded.file, result.locked.plan, problem.inputs, "other members" if others else "")
         return replace(result, plan=result.locked)
+    from servegen.fleet import Fleet, loads
     from servegen.solve.fleet import solve_fleet
     from servegen.solve.team import Team
 
@@ -205,6 +207,8 @@ def shown_of(result: single.Result | FleetResult) -> list[Mapping[str, Any]]:
 
 def read_locked(out: Path, name: str) -> Fleet:
     """The fleet in ``out/<name>/``. Raises EmitError where a lock is not there or is none of this version."""
+    from servegen.fleet import Fleet, read
+
     fleet = single.read_lock(out, name, FLEET_LOCK, read)
     return Fleet(fleet, tuple(single.read_locked(out / name, m.name) if m.devices else None for m in fleet.members))
 

@@ -20,6 +20,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from servegen.record import record
+
 Severity = Literal["error", "warning", "note"]
 
 
@@ -37,7 +39,7 @@ class Where:
         return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
 
 
-@dataclass(frozen=True)
+@record
 class Diagnostic:
     """One finding: a stable ``code``, what is wrong (``message``), where, and what would be right (``hint``)."""
 
@@ -103,7 +105,7 @@ class StaleError(UserError):
     exit_code = 2
 
 
-@dataclass(frozen=True)
+@record
 class Fix:
     """One change that makes an infeasible spec feasible; it was verified by solving again.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from servegen.rationale import Waterfall
+from servegen.record import record
 
 
-@dataclass(frozen=True)
+@record
 class Binding:
     """A constraint that holds the plan back. ``slack`` is what is left of it in ``unit``, ``text`` says it in words."""
 
@@ -19,7 +18,7 @@ class Binding:
     text: str
 
 
-@dataclass(frozen=True)
+@record
 class Fewer:
     """The chosen plan with one replica less of a role. ``breaks`` are ids of bounds, ``utilization`` or ``load``; () = nothing.
 
@@ -33,7 +32,7 @@ class Fewer:
     text: str
 
 
-@dataclass(frozen=True)
+@record
 class NextBest:
     """The best plan that differs from the chosen one in a dimension, all else chosen anew; ``summary`` "" where there is none.
 
@@ -52,7 +51,7 @@ class NextBest:
     why_lost: str
 
 
-@dataclass(frozen=True)
+@record
 class Explanation:
     """The decision, walked through."""
 
@@ -63,7 +62,7 @@ class Explanation:
     next_best: tuple[NextBest, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Change:
     """A figure of the plan that is not what was locked; "" where there is none on that side."""
 
@@ -72,7 +71,7 @@ class Change:
     new: str
 
 
-@dataclass(frozen=True)
+@record
 class InputChange:
     """An input that differs from the locked one, and what it does.
 
@@ -90,7 +89,7 @@ class InputChange:
     text: str
 
 
-@dataclass(frozen=True)
+@record
 class Against:
     """Today's plan beside a locked one. ``causes`` names the inputs that explain the weightiest change."""
 

@@ -6,14 +6,14 @@ Like a plan it holds no clock, host or path of this machine. Dollars per hour, w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from servegen.codec import Unsure, parsed, read_as
 from servegen.plan import Plan
+from servegen.record import record
 
 
-@dataclass(frozen=True)
+@record
 class Use:
     """Servers of one size on one entry of the pool, spares included."""
 
@@ -22,7 +22,7 @@ class Use:
     servers: int
 
 
-@dataclass(frozen=True)
+@record
 class Member:
     """What one member was given. ``load_kind`` is rate (requests/s), concurrency or users; ``share`` is carried / asked.
 
@@ -43,7 +43,7 @@ class Member:
     note: str
 
 
-@dataclass(frozen=True)
+@record
 class PoolUse:
     """One entry of the pool. ``used_nodes`` is the fewest nodes that its servers stand on; what is free is the rest."""
 
@@ -63,7 +63,7 @@ class PoolUse:
         return self.nodes - self.used_nodes
 
 
-@dataclass(frozen=True)
+@record
 class FleetPlan:
     name: str
     objective: str
@@ -83,7 +83,7 @@ class FleetPlan:
         return tuple(m for m in self.members if m.share < 1.0)
 
 
-@dataclass(frozen=True)
+@record
 class Fleet:
     """A fleet's plan with the plan of each member, None where it was given nothing."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from servegen.catalog.accelerators import arithmetic
 from servegen.catalog.engines import attention_of, gemm_of
 from servegen.catalog.facts import BYTES_PER_KV, AcceleratorFacts, EngineFacts, LayerGroup, ModelFacts
+from servegen.record import record
 from servegen.roofline import attention, collectives, compute
 from servegen.roofline.speculation import DraftMemory
 from servegen.roofline.step import Array, StepTerms, stack
@@ -31,7 +31,7 @@ GROUP_KINDS = frozenset({"attention", "mixer"})
 EXPERT_SKEW = 1.2
 
 
-@dataclass(frozen=True)
+@record
 class Config:
     """What one row of columns stands for: a replica of ``tp * pp`` devices (design: dp inside tp, ep divides tp).
 
@@ -65,7 +65,7 @@ class Config:
         return -(-devices // self.node) if self.node else 1
 
 
-@dataclass(frozen=True)
+@record
 class MemoryTerms:
     """Bytes on one device, shape (rows,); ``kv_bytes`` per cached token and group, (rows, groups)."""
 
@@ -86,7 +86,7 @@ class MemoryTerms:
         return np.asarray(np.sum(self.kv_bytes, axis=-1))
 
 
-@dataclass(frozen=True)
+@record
 class Lowered:
     """Physics of a list of configurations."""
 

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal
 
 from servegen.codec import Unsure, dumps, parsed, read_as
 from servegen.rationale import Alternative, Case, Flip, Missing, ParetoPoint, Topology, Waterfall
+from servegen.record import record
 
 RoleName = Literal["serve", "prefill", "decode"]
 
 
-@dataclass(frozen=True)
+@record
 class Quantiles:
     """Of one latency, seconds."""
 
@@ -26,7 +27,7 @@ class Quantiles:
     p99: Unsure
 
 
-@dataclass(frozen=True)
+@record
 class MemoryPlan:
     """Bytes on one device, by what they are for. ``kv_tokens`` is the pool of one replica, in tokens."""
 
@@ -42,7 +43,7 @@ class MemoryPlan:
     draft_bytes: float = 0.0  # the model that drafts, and its graphs
 
 
-@dataclass(frozen=True)
+@record
 class Role:
     """One kind of server. ``devices`` counts one replica's accelerators (tp x pp); ``pool`` indexes the spec's pool.
     ``share`` is the part of the requests that pass through it: all of them, unless it is ``grouped``: one of two groups of
@@ -96,7 +97,7 @@ class Role:
         return self.devices * self.total_replicas
 
 
-@dataclass(frozen=True)
+@record
 class SpeculativePlan:
     """Speculative decoding as the spec allows it and as the plan uses it: ``drafted`` tokens ahead of every step, 0 = not at all.
 
@@ -111,7 +112,7 @@ class SpeculativePlan:
     tokens_per_step: float
 
 
-@dataclass(frozen=True)
+@record
 class Choice:
     engine: str
     engine_version: str
@@ -145,7 +146,7 @@ class Choice:
 UNEVEN = 0.1
 
 
-@dataclass(frozen=True)
+@record
 class Band:
     """Low and high end of a prediction as factors on it (0.92, 1.09)."""
 
@@ -153,7 +154,7 @@ class Band:
     high: float
 
 
-@dataclass(frozen=True)
+@record
 class Prediction:
     """At the sized load. ``slo_attainment`` is the share of requests that meet every bound; ``band`` by metric."""
 
@@ -172,7 +173,7 @@ class Prediction:
     bounds: Mapping[str, Unsure] = field(default_factory=dict)  # what each bound of the SLO is predicted to come to
 
 
-@dataclass(frozen=True)
+@record
 class PoolPlan:
     """One entry of the spec's pool, resolved: what rendering must know of the hardware."""
 
@@ -203,7 +204,7 @@ class PoolPlan:
         return min(devices, max(1, self.per_node))
 
 
-@dataclass(frozen=True)
+@record
 class CachePlan:
     """Where weights live: exactly one of ``claim``, ``host_path`` or ``size_bytes`` (a claim is created) is set."""
 
@@ -213,7 +214,7 @@ class CachePlan:
     storage_class: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class DeployPlan:
     """The spec's ``deploy`` section, every default applied."""
 
@@ -237,7 +238,7 @@ class DeployPlan:
     autoscaling_kv: Mapping[str, float] = field(default_factory=dict)  # share of the KV pool in use that calls for another
 
 
-@dataclass(frozen=True)
+@record
 class ModelPlan:
     """What launch commands must know of the model; ``hf_config`` holds the fields that Megatron's architecture flags need."""
 
@@ -252,7 +253,7 @@ class ModelPlan:
     hf_config: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
+@record
 class TrafficPlan:
     """What the plan was sized for. ``longest_output`` bounds the drain time of a pod."""
 
@@ -274,7 +275,7 @@ class TrafficPlan:
     prefix_caches: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class Verification:
     """That the plan was replayed and kept every bound: with how many requests, how they arrived and of which seed, and what
     share of its sustained load a replica was left with; ``found`` has a sentence for each replay, the last one of this plan.
@@ -289,7 +290,7 @@ class Verification:
     found: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Plan:
     name: str
     feasible: bool

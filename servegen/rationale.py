@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from servegen.codec import Signed, Unsure
+from servegen.record import record
 
 Topology = Literal["aggregated", "disaggregated"]
 
 
-@dataclass(frozen=True)
+@record
 class Effect:
     """One step of a :class:`Waterfall`: what an effect adds, seconds."""
 
@@ -19,7 +19,7 @@ class Effect:
     adds_s: Signed
 
 
-@dataclass(frozen=True)
+@record
 class Waterfall:
     """From the ideal roofline to a predicted latency; ``floor_s`` and what the effects add sum to ``total_s``."""
 
@@ -30,7 +30,7 @@ class Waterfall:
     total_s: float
 
 
-@dataclass(frozen=True)
+@record
 class Alternative:
     """Another candidate. ``why_lost`` says in words what the chosen one has over it."""
 
@@ -45,7 +45,7 @@ class Alternative:
     why_lost: str
 
 
-@dataclass(frozen=True)
+@record
 class ParetoPoint:
     name: str
     devices: int
@@ -55,7 +55,7 @@ class ParetoPoint:
     output_tokens_per_second: Unsure
 
 
-@dataclass(frozen=True)
+@record
 class Flip:
     """A parameter whose change alters the decision: ``text`` is a sentence for PLAN.md."""
 
@@ -63,7 +63,7 @@ class Flip:
     text: str
 
 
-@dataclass(frozen=True)
+@record
 class Case:
     """The best plan where every prediction lies at one ``end`` of its band; no replicas where nothing meets the bounds then."""
 
@@ -74,7 +74,7 @@ class Case:
     cost_per_hour: Unsure
 
 
-@dataclass(frozen=True)
+@record
 class Missing:
     """One replica of ``role`` down, as by a failed node or a rolling update without room for another: what the rest does."""
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from servegen.calibrate.predict import Replica, Setting, predict_replica, replica, setting
 from servegen.calibrate.rows import Metric, Row
 from servegen.catalog.calibration import Calibration
 from servegen.catalog.engines import gemm_of
 from servegen.catalog.facts import Constant
+from servegen.record import record
 
 #: Parts of a step by the constant that sets them. What is left of a part when its constant vanishes does not matter: only
 #: the change is used.
@@ -73,7 +73,7 @@ def matches(pattern: str, name: str) -> bool:
     return id == "*" and kind == other_kind and rest == other
 
 
-@dataclass(frozen=True)
+@record
 class Response:
     """What a row's metrics are at the present constants, and their slopes in u by the name of each constant chosen."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from servegen.calibrate.predict import setting
 from servegen.calibrate.rows import Metric, Row
 from servegen.catalog.calibration import physical_range
 from servegen.errors import Diagnostic, NotBuiltError, SpecError
+from servegen.record import record
 
 Array = NDArray[np.float64]
 
@@ -37,7 +38,7 @@ SHARE_SIGMA, LATENCY_SIGMA = 0.25, 0.8
 LEAST = 0.01
 
 
-@dataclass(frozen=True)
+@record
 class Prior:
     """A constant is near ``value``, times the centre of its ``pool`` if it has one, within ``sigma`` in log terms."""
 
@@ -46,7 +47,7 @@ class Prior:
     pool: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class Fit:
     """Fitted constants. ``errors`` are relative standard deviations, ``told`` the share of each prior's variance that the rows
     removed, ``alike`` the correlation of each pair that the rows tell apart badly, ``rows`` how many rows each rests on.
@@ -132,7 +133,7 @@ def _one_by_one(rows: Sequence[Row], chosen: Sequence[str], values: Mapping[str,
     return [respond(row, chosen, values) for row in rows]
 
 
-@dataclass(frozen=True)
+@record
 class Solution:
     """What one round of :func:`fit` found; fields as there."""
 
@@ -143,7 +144,7 @@ class Solution:
     pools: Mapping[str, float]
 
 
-@dataclass(frozen=True)
+@record
 class _System:
     """The rows as columns: predictions, slopes in u, measurements, weights, turning points of the loss."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
 from servegen.catalog.models import resolve_model
 from servegen.errors import CatalogError, Diagnostic
 from servegen.lower import Config, Lowered, Physics, lower
+from servegen.record import record
 from servegen.simulate.benchmark import Benchmark, run
 from servegen.simulate.deployment import Deployment, Pool
 from servegen.simulate.engine import Limits
@@ -29,7 +29,7 @@ OFFLINE_SEQUENCE_SHARE = 0.5
 OFFLINE_SEQUENCES = 2048
 
 
-@dataclass(frozen=True)
+@record
 class Setting:
     """A row with its names resolved and its blanks filled."""
 
@@ -57,7 +57,7 @@ def setting(row: Row, calibration: Calibration = NONE) -> Setting:
     return Setting(row, model, accelerator, engine, weights, kv)
 
 
-@dataclass(frozen=True)
+@record
 class Replica:
     """A row as the replay takes it: seconds of steps, bytes of KV, what the engine was told."""
 

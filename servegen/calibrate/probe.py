@@ -7,11 +7,11 @@ time is a rate, and a fit of rates (:mod:`servegen.calibrate.probe_fit`) is one 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from servegen.catalog.facts import BYTES_PER_KV, BYTES_PER_WEIGHT, ModelFacts
 from servegen.errors import CatalogError, Diagnostic
+from servegen.record import record
 from servegen.roofline.attention import flops_per_pair, kv_bytes_per_token
 from servegen.roofline.collectives import allreduce_wire_bytes
 
@@ -32,7 +32,7 @@ MESSAGE_BYTES = (1 << 13, 1 << 16, 1 << 19, 1 << 22, 1 << 25)
 LONGEST_RUN = 0.25
 
 
-@dataclass(frozen=True)
+@record
 class DeviceInfo:
     """What a device says of itself and its host. ``tool`` measures on it. Bytes; ``compute_capability`` 0 outside CUDA."""
 
@@ -74,7 +74,7 @@ class Device(Protocol):
         """All-reduces over so many devices, one after the other; empty where they cannot."""
 
 
-@dataclass(frozen=True)
+@record
 class Shapes:
     """One transformer layer: its weight matrices (n, k) and its heads."""
 
@@ -85,7 +85,7 @@ class Shapes:
     head_dim: int
 
 
-@dataclass(frozen=True)
+@record
 class Case:
     """One thing to measure: ``size`` is (bytes), (m, n, k), (tokens), (batch, context) or (devices, bytes) by ``kind``.
 
@@ -99,7 +99,7 @@ class Case:
     flops: float = 0.0
 
 
-@dataclass(frozen=True)
+@record
 class Measured:
     """A case and the seconds of one run."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,9 +16,10 @@ from servegen.calibrate.probe import Case, DeviceInfo, Measured, Shapes
 from servegen.catalog.calibration import physical_range
 from servegen.catalog.facts import AcceleratorFacts, Constant
 from servegen.errors import CatalogError, Diagnostic
+from servegen.record import record
 
 
-@dataclass(frozen=True)
+@record
 class Profile:
     """Constants by the name that follows the accelerator's id (``gemm.bf16.ew``), with the figures that they refer to.
 

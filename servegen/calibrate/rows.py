@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal
+
+from servegen.record import record
 
 #: ``closed``: users who send anew when they are answered, all at once at first. ``offline``: all requests queued at once.
 #: ``decode``: the mean step of a batch while its outputs grow. ``prefill``: a batch of prompts computed together.
@@ -18,7 +20,7 @@ METRICS: tuple[Metric, ...] = ("ttft_s", "tpot_s", "output_tokens_per_s", "step_
 CONCURRENCY_BANDS = (8, 32, 128)
 
 
-@dataclass(frozen=True)
+@record
 class Row:
     """A configuration and what was measured of it, in seconds and tokens per second.
 

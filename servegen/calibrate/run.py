@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from servegen.calibrate import fit as fitting
 from servegen.calibrate.constants import Response, calibration_of
@@ -14,11 +13,12 @@ from servegen.calibrate.rows import Row, usable
 from servegen.calibrate.score import Pair
 from servegen.catalog.calibration import NONE, Calibration
 from servegen.errors import Diagnostic, ServegenError, UserError
+from servegen.record import record
 
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True)
+@record
 class Scored:
     """Rows with their predictions; ``unpredicted`` are rows by id with the reason why there is none."""
 
@@ -26,7 +26,7 @@ class Scored:
     unpredicted: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True)
+@record
 class Calibrated:
     """A fit with its predictions: ``before`` by the catalogue, ``after`` by the fit, ``left_out`` by fits that had not seen the
     row's group (by the name of each fold); and the findings about what the rows can tell.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from servegen.calibrate.rows import METRICS, Metric, Row
+from servegen.record import record
 
 Predicted = Mapping[Metric, float]
 Pair = tuple[Row, Predicted]
@@ -25,7 +25,7 @@ GROUPS: Mapping[str, Callable[[Row], str]] = {
 CLEARLY = 0.10
 
 
-@dataclass(frozen=True)
+@record
 class Score:
     """Absolute relative errors of one metric over ``rows`` rows, and the mean signed one (``bias``)."""
 
@@ -38,7 +38,7 @@ class Score:
     bias: float
 
 
-@dataclass(frozen=True)
+@record
 class Ordering:
     """Pairs that differ in one thing and clearly in their measurement, and how many of them are ordered rightly."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from servegen.catalog.accelerators import facts_of, list_accelerators, resolve_a
 from servegen.catalog.facts import AcceleratorFacts, Constant, EngineFacts, GemmEfficiency
 from servegen.catalog.loader import LARGEST, Sheet, normal, parse
 from servegen.errors import CatalogError, Diagnostic, Where
+from servegen.record import record
 
 API_VERSION = "servegen/v1alpha1"
 KIND = "Calibration"
@@ -46,7 +47,7 @@ ORIGINS = ("fitted", "measured")
 BAND_METRICS = ("ttft", "itl", "throughput")
 
 
-@dataclass(frozen=True)
+@record
 class Calibration:
     """Constants by name. ``bands`` are half-widths by engine and metric, ``accelerators`` whole entries by id."""
 

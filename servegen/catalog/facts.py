@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
+
+from servegen.record import record
 
 Precision = Literal["bf16", "fp8", "int8", "int4", "nvfp4", "mxfp4"]
 PRECISIONS: tuple[Precision, ...] = ("bf16", "fp8", "int8", "int4", "nvfp4", "mxfp4")
@@ -24,7 +26,7 @@ BYTES_PER_KV: Mapping[str, float] = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0}
 AttentionKind = Literal["full", "sliding", "chunked", "mla", "linear", "mamba", "none"]
 
 
-@dataclass(frozen=True)
+@record
 class Attention:
     """The token mixer of one group of layers.
 
@@ -45,7 +47,7 @@ class Attention:
     state_bytes: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class LayerGroup:
     """``count`` layers of one shape. ``num_experts`` 0 means a dense MLP of width ``intermediate``."""
 
@@ -58,7 +60,7 @@ class LayerGroup:
     shared_intermediate: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class TensorClass:
     """Weights of one role in the model.
 
@@ -76,7 +78,7 @@ class TensorClass:
     quantizable: bool
 
 
-@dataclass(frozen=True)
+@record
 class ModelFacts:
     """A model as the physics needs it. ``hf_config`` keeps the fields that launch commands need (rope base, norm eps ...)."""
 
@@ -129,7 +131,7 @@ class ModelFacts:
         return tensor.params * BYTES_PER_WEIGHT[precision]
 
 
-@dataclass(frozen=True)
+@record
 class GemmEfficiency:
     """Achieved share of the specified bandwidth (``ew``, weight streaming) and peak (``ec``, large GEMM) for one dtype."""
 
@@ -141,7 +143,7 @@ class GemmEfficiency:
     source: str
 
 
-@dataclass(frozen=True)
+@record
 class Constant:
     """A fitted constant with its error: ``fit_error`` is relative (0.1 = ten percent), nan when none was reported."""
 
@@ -153,7 +155,7 @@ class Constant:
     origin: str = "fitted"  # fitted | default | measured (kernels alone, by a probe)
 
 
-@dataclass(frozen=True)
+@record
 class AcceleratorFacts:
     """One device. Bytes, bytes/s, FLOP/s, watts."""
 
@@ -192,7 +194,7 @@ class AcceleratorFacts:
 Scheduler = Literal["prefill-first", "mixed", "static"]
 
 
-@dataclass(frozen=True)
+@record
 class MemoryRule:
     """What an engine leaves free on a device of ``usable`` bytes:
 
@@ -220,7 +222,7 @@ class MemoryRule:
     source: str
 
 
-@dataclass(frozen=True)
+@record
 class EngineFacts:
     """An engine's constants: latency in seconds, efficiencies as shares of the specified peak."""
 

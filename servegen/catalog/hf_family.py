@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
+
+from servegen.record import record
 
 Switch = bool | str  # a constant, or the name of the config field that decides (absent = false)
 
 
-@dataclass(frozen=True)
+@record
 class Moe:
     """How a family's mixture-of-experts layers read. Tuples of names: the first present field counts."""
 
@@ -32,7 +34,7 @@ class Moe:
     optional: bool = False  # the family also has dense members: no experts field means dense
 
 
-@dataclass(frozen=True)
+@record
 class Family:
     """One row of the table. Switches default to absent; norms are counted by layer."""
 

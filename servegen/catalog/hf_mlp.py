@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from servegen.catalog.hf_attention import switched
 from servegen.catalog.hf_family import Family, Moe
 from servegen.catalog.hf_fields import Fields, shown
 from servegen.catalog.hf_tensors import Weight, biased, vector
+from servegen.record import record
 
 
-@dataclass(frozen=True)
+@record
 class Mlp:
     """The feed-forward part of a LayerGroup, with its weights."""
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NoReturn
 
 from servegen.catalog.facts import PRECISIONS, Precision
 from servegen.catalog.hf_fields import Fields, shown
+from servegen.record import record
 from servegen.regex import tame
 
 #: Roles that no checkpoint in circulation quantizes: producers exclude them by built-in patterns, not by lists.
@@ -33,7 +33,7 @@ _TOWERS = ("visual.", "vision_tower.", "vision_model.", "multi_modal_projector",
 _PREFIXES = ("", "model.", "language_model.model.", "model.language_model.", "backbone.")
 
 
-@dataclass(frozen=True)
+@record
 class Scheme:
     """A storage format for a weight of shape (rows, cols), inputs along cols."""
 
@@ -125,7 +125,7 @@ def _compiled(fields: Fields, key: str, pattern: str) -> str:
     return pattern
 
 
-@dataclass(frozen=True)
+@record
 class Quantization:
     """Which scheme each weight of a checkpoint is stored in. ``by_layer``: whether a rule names single layers."""
 

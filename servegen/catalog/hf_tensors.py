@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from servegen.catalog.facts import LayerGroup, TensorClass
 from servegen.catalog.hf_quant import Quantization
+from servegen.record import record
 
 #: Roles whose linear layers an engine converts when it quantizes a bf16 checkpoint while loading.
 QUANTIZABLE_KINDS = frozenset({"attention", "mixer", "mlp", "expert", "shared_expert"})
@@ -40,7 +41,7 @@ def biased(weight: Weight, bias: bool) -> tuple[Weight, ...]:
     return (weight, vector(f"{weight.name}.bias", weight.kind, weight.rows, weight.copies, weight.used))
 
 
-@dataclass(frozen=True)
+@record
 class Layer:
     """One decoder layer: its shape (a LayerGroup of count 1) and its weights."""
 

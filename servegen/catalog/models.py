@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -26,14 +27,15 @@ LARGEST_FILE_BYTES = 8 << 20
 
 
 @lru_cache(maxsize=1)
-def _index() -> tuple[tuple[Path, str, tuple[str, ...]], ...]:
-    """(file, id, aliases) of every model, from the first lines of each file."""
+def _index() -> tuple[tuple[str, str, tuple[str, ...]], ...]:
+    """(name of the file, id, aliases) of every model, from the first lines of each file."""
     entries = []
-    for path in sorted(FOLDER.glob("*.yaml")):
-        with path.open(encoding="utf-8") as file:
-            name = file.readline().removeprefix("id:").strip()
-            aliases = file.readline().removeprefix("aliases:").strip().strip("[]")
-        entries.append((path, name, tuple(a.strip() for a in aliases.split(",") if a.strip())))
+    folder = str(FOLDER)  # the way to each file as text, as paths take longer than the files
+    for file_name in sorted(name for name in os.listdir(folder) if name.endswith(".yaml")):
+        with open(f"{folder}/{file_name}", "rb") as file:
+            name = file.readline().decode().removeprefix("id:").strip()
+            aliases = file.readline().decode().removeprefix("aliases:").strip().strip("[]")
+        entries.append((file_name, name, tuple(a.strip() for a in aliases.split(",") if a.strip())))
     return tuple(entries)
 
 
@@ -49,12 +51,12 @@ def resolve_model(name: str) -> ModelFacts:
     Raises CatalogError where no model has that name (with the nearest names) or several have it (with the candidates).
     """
     lowered, key = name.strip().lower(), _key(name)
-    matches = [path for path, id, aliases in _index() if lowered in (id.lower(), *(a.lower() for a in aliases))]
-    matches = matches or [path for path, id, aliases in _index() if key in (_key(id), *map(_key, aliases))]
+    matches = [file for file, id, aliases in _index() if lowered in (id.lower(), *(a.lower() for a in aliases))]
+    matches = matches or [file for file, id, aliases in _index() if key in (_key(id), *map(_key, aliases))]
     if len(matches) == 1:
-        return _load(matches[0])
+        return _load(FOLDER / matches[0])
     if matches:
-        candidates = ", ".join(id for path, id, _ in _index() if path in matches)
+        candidates = ", ".join(id for file, id, _ in _index() if file in matches)
         raise CatalogError(
             Diagnostic("model-ambiguous", f"{name!r} names several models: {candidates}", hint="give one of these ids")
         )
@@ -90,10 +92,9 @@ def _config(entry: Mapping[str, object], path: Path) -> dict[str, object]:
 
 
 def _parsed(path: Path) -> Mapping[str, object]:
-    from ruamel.yaml import YAML  # only when a model is read
+    from servegen.catalog.loader import own  # ruamel.yaml only when a model is read
 
-    parsed: Mapping[str, object] = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
-    return parsed
+    return {str(key): value for key, value in own(path.read_text(encoding="utf-8"), path).items()}
 
 
 def _as_list(value: object) -> list[object]:

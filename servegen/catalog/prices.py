@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
-from servegen.catalog.loader import ROOT, parse
+from servegen.catalog.loader import ROOT, own
 from servegen.errors import CatalogError, Diagnostic, Where
 
 _FILE = ROOT / "prices.yaml"
@@ -30,7 +30,7 @@ def priced_accelerators() -> tuple[str, ...]:
 
 @cache
 def _sources() -> dict[object, object]:
-    return parse(_blocks()["sources"], _FILE)
+    return own(_blocks()["sources"], _FILE)
 
 
 @cache
@@ -43,7 +43,7 @@ def price_rows(accelerator: str) -> tuple[Row, ...]:
     block = _blocks().get(accelerator)
     if block is None:
         return ()
-    rows = parse(f"rows:\n{block}", _FILE)["rows"]
+    rows = own(f"rows:\n{block}", _FILE)["rows"]
     found: list[Row] = []
     for row in rows if isinstance(rows, list) else ():
         source = _sources().get(row.get("source"))

@@ -1,6 +1,7 @@
 """The application: its commands, and what every way of ending becomes on stderr and as an exit code.
 
-A command imports what it needs inside its function, so that ``servegen --help`` costs no more than Typer itself.
+A command imports what it needs inside its function, so that ``servegen --help`` costs no more than Typer itself; and where
+the command line begins with a command, the others are neither imported nor registered.
 """
 
 from __future__ import annotations
@@ -8,40 +9,41 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from servegen import __version__
-from servegen.cli import build, calibrate, catalog, estimate, init, plan, schema, simulate, validate
 from servegen.cli.streams import OutputError
 from servegen.errors import InfeasibleError, UserError
 
 BROKEN_PIPE = 141  # 128 + SIGPIPE, what a shell reports of a program that the signal ended
 INTERRUPTED = 130  # 128 + SIGINT
 
-app = typer.Typer(
-    name="servegen",
-    help="Compile a serving spec (model, latency targets, traffic, hardware) into a solved plan and its deployment.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+#: In the order of the help. Each is a module beside this one that has a function of its name, or an application of its own.
+COMMANDS = ("init", "validate", "estimate", "plan", "build", "simulate", "calibrate", "schema", "catalog")
 
-for name, command in (
-    ("init", init.init),
-    ("validate", validate.validate),
-    ("estimate", estimate.estimate),
-    ("plan", plan.plan),
-    ("build", build.build),
-    ("simulate", simulate.simulate),
-    ("calibrate", calibrate.calibrate),
-):
-    app.command(name)(command)
-app.add_typer(catalog.app, name="catalog")
-app.command("schema")(schema.schema)
+
+def application(names: Sequence[str] = COMMANDS) -> typer.Typer:
+    """The application with these commands. Typer inspects all that it is given before it looks at the command line."""
+    app = typer.Typer(
+        name="servegen",
+        help="Compile a serving spec (model, latency targets, traffic, hardware) into a solved plan and its deployment.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    app.callback()(_root)
+    for name in names:
+        module = import_module(f"servegen.cli.{name}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name)(getattr(module, name))
+    return app
 
 
 def _version(asked: bool) -> None:
@@ -50,7 +52,6 @@ def _version(asked: bool) -> None:
         raise typer.Exit()
 
 
-@app.callback()
 def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
@@ -64,8 +65,10 @@ def run(arguments: Sequence[str]) -> int:
 
     0 done, 1 an error (usage included), 2 stale, 3 infeasible, 130 interrupted, 141 nobody reads the output any more.
     """
+    # Without a command in front it takes all of them to say what is wrong, or to list them.
+    names = arguments[:1] if arguments and arguments[0] in COMMANDS else COMMANDS
     try:
-        code = typer.main.get_command(app).main(list(arguments), prog_name="servegen", standalone_mode=False)
+        code = typer.main.get_command(application(names)).main(list(arguments), prog_name="servegen", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except (Exception, KeyboardInterrupt, SystemExit) as error:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
 from servegen.cli.common import format_of, one_of, put, put_data, show
 from servegen.errors import CatalogError, Diagnostic
+from servegen.record import record
 
 app = typer.Typer(
     help="List models, accelerators, engines and prices, or show one with its sources.",
@@ -23,7 +23,7 @@ app = typer.Typer(
 KINDS = ("models", "accelerators", "engines", "prices")
 
 
-@dataclass(frozen=True)
+@record
 class Shelf:
     """One kind of thing in the catalogue: its ids, the facts of one, and its figures as (path, value, unit, source)."""
 

@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ import typer
 
 from servegen import inputs
 from servegen.errors import Diagnostic, InfeasibleError, ServegenError, SpecError, UserError, Where
+from servegen.record import record
 
 if TYPE_CHECKING:
     from servegen.plan import Plan
@@ -29,7 +29,7 @@ MOST_PROCESSES = 4
 _IS_SPEC = re.compile(r"""(?:^["']?|^\s*\{[^}]*?["']?)apiVersion["']?\s*:\s*["']?servegen\b""", re.MULTILINE)
 
 
-@dataclass(frozen=True)
+@record
 class Source:
     """One spec or fleet, or the reason why there is none. ``file`` is as the user gave it."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +24,7 @@ from servegen.cli.common import (
     worst,
 )
 from servegen.errors import Diagnostic, InfeasibleError, UserError, Where
+from servegen.record import record
 
 #: Why a fleet is not walked through.
 NO_FLEET = "--explain and --against speak of one spec, and this is a fleet"
@@ -111,7 +112,7 @@ def plan(
     return worst(codes)
 
 
-@dataclass(frozen=True)
+@record
 class _More:
     """What was asked for beside the plan."""
 
@@ -143,10 +144,10 @@ def _compared(loaded: LoadedSpec, plan: Plan | None, locked: Plan) -> Against:
 
 
 def _data(found: Any, more: _More) -> dict[str, Any]:
-    from servegen.fleet import Fleet
+    from servegen.plan import Plan
     from servegen.report.json import infeasible_json, plan_json
 
-    if isinstance(found, Fleet):
+    if not isinstance(found, (Plan, InfeasibleError)):
         from servegen.report.fleet import fleet_json
 
         return fleet_json(found)
@@ -163,7 +164,7 @@ def _data(found: Any, more: _More) -> dict[str, Any]:
 
 
 def _page(found: Any, more: _More, format: str, templates: Path | None) -> None:
-    from servegen.fleet import Fleet
+    from servegen.plan import Plan
     from servegen.report.text import infeasible_blocks, plan_blocks
 
     blocks: list[Any] = []
@@ -179,19 +180,19 @@ def _page(found: Any, more: _More, format: str, templates: Path | None) -> None:
         from servegen.report.markdown import blocks_markdown, plan_markdown
 
         env = Environment(templates)
-        if isinstance(found, Fleet):
+        if isinstance(found, Plan):
+            put(plan_markdown(found, env))
+        else:
             from servegen.report.fleet import fleet_markdown
 
             put(fleet_markdown(found, env, [plan_markdown(plan, env) for plan in found.members if plan]))
-        else:
-            put(plan_markdown(found, env))
         put(f"\n{blocks_markdown(blocks)}" if blocks else "")
-    elif isinstance(found, Fleet):
+    elif isinstance(found, Plan):
+        show([*plan_blocks(found), *blocks])
+    else:
         from servegen.report.fleet import fleet_blocks
 
         show(fleet_blocks(found))
-    else:
-        show([*plan_blocks(found), *blocks])
 
 
 def _show_specs(sources: list[Source], format: str) -> int:

@@ -11,13 +11,13 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from servegen.engines.launch import Arg
 from servegen.errors import Diagnostic, UserError
+from servegen.record import record
 
 CONTRACTS = Path(__file__).parent / "contracts"
 #: No flag needs more, and int() itself refuses thousands of digits.
@@ -25,7 +25,7 @@ _LONGEST_NUMBER = 100
 _WORDS = {"int": "a whole number", "float": "a number", "size": "a number of units, k/M/G allowed", "json": "JSON"}
 
 
-@dataclass(frozen=True)
+@record
 class Flag:
     """What a parser accepts after one flag. ``nargs`` as argparse has it: None is exactly one word."""
 
@@ -44,7 +44,7 @@ class Flag:
         return self.action in ("switch", "bool") or self.nargs == 0
 
 
-@dataclass(frozen=True)
+@record
 class Contract:
     """Every flag of one engine version, aliases included, by name."""
 

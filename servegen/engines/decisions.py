@@ -7,12 +7,13 @@ memory that the plan gives to weights and KV cache, hold for the planned value.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from servegen.engines.contract import load_contract
 from servegen.engines.launch import Arg, Launch
 from servegen.engines.registry import get_engine
 from servegen.plan import Plan
+from servegen.record import record
 
 #: What no prediction rests on.
 WIRING = frozenset(
@@ -51,7 +52,7 @@ _NEUTRAL = {**dict.fromkeys(("--attn-dp-size", "--dp-size", "--ep-size", "--pp-s
             "--pipeline-model-parallel-size": ("1",)}  # fmt: skip
 
 
-@dataclass(frozen=True)
+@record
 class Overridden:
     """One decision that an override changed: its flag as given and as planned (None: removed, or left out by the plan)."""
 

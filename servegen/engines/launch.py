@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Protocol
 
 from servegen.plan import Plan, RoleName
+from servegen.record import record
 
 #: On the pods of both groups of a plan, so that a router finds them all and nothing else.
 ROLE_LABEL = "servegen.dev/role"
 
 
-@dataclass(frozen=True)
+@record
 class Arg:
     """One flag by its full name (``--tp-size``). ``values`` is empty for a switch; more than one word for nargs > 1."""
 
@@ -23,7 +24,7 @@ class Arg:
         return (self.flag, *self.values)
 
 
-@dataclass(frozen=True)
+@record
 class Probes:
     """HTTP paths that answer: alive; able to serve. ``timeout_s`` is the slowest honest answer of the path."""
 
@@ -32,7 +33,7 @@ class Probes:
     timeout_s: int
 
 
-@dataclass(frozen=True)
+@record
 class Place:
     """What a node says of itself: the leader's address, and its own rank (0 is the leader)."""
 
@@ -46,7 +47,7 @@ IN_POD = Place("$(LWS_LEADER_ADDRESS)", "$(LWS_WORKER_INDEX)")
 IN_SCRIPT = Place("${LEADER_ADDRESS}", "${NODE_RANK}")
 
 
-@dataclass(frozen=True)
+@record
 class Group:
     """The processes of one replica on ``nodes`` nodes, one each: all meet at ``port`` of the leader, which alone serves.
 
@@ -68,7 +69,7 @@ class Group:
         return (Arg(self.address_flag, (f"{place.address}:{self.port}",)), Arg(self.rank_flag, (place.rank,)))
 
 
-@dataclass(frozen=True)
+@record
 class Launch:
     """One kind of process of a deployment.
 

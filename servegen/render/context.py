@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 from servegen.engines.launch import Launch
 from servegen.plan import Plan, Role
+from servegen.record import record
 from servegen.render.names import GROUP_ROLE, HASH_ANNOTATION, common_labels, namespace, selector_labels
 from servegen.render.views import Meta
 
@@ -27,7 +27,7 @@ API_VERSIONS: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Context:
     """What every builder below needs of one plan."""
 

@@ -6,9 +6,9 @@ import difflib
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from servegen.errors import Diagnostic, Where
+from servegen.record import record
 
 _QUOTED = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.""")
 _COMMENT = re.compile(r"""('[^']*'|"(?:[^"\\]|\\.)*"|\\.)|(\s#.*$)""")
@@ -29,7 +29,7 @@ _OPEN_END = re.compile(r"(&&|\|\|?)$")
 _LIKE = 0.5
 
 
-@dataclass(frozen=True)
+@record
 class _Line:
     """A line of code without its comment, continued ones joined, and the first lines of the blocks around it."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from servegen.engines.startup import PROCESS_BYTES
 from servegen.plan import Plan, PoolPlan, Role
+from servegen.record import record
 from servegen.units import format_gib
 
 GIB = 2**30
@@ -35,7 +35,7 @@ ROUTER_STARTUP_S = 120
 ROUTER_REPLICAS = 2
 
 
-@dataclass(frozen=True)
+@record
 class PodSize:
     """What one pod asks of its node. ``shm_bytes`` 0 = the default /dev/shm is enough."""
 

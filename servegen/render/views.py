@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from servegen.record import record
 
-@dataclass(frozen=True)
+
+@record
 class Meta:
     """Head of an object. ``suffix`` ends its file name: ``<kind>-<suffix>.yaml``."""
 
@@ -24,7 +25,7 @@ class Meta:
         return f"kubernetes/{self.kind.lower()}-{self.suffix}.yaml"
 
 
-@dataclass(frozen=True)
+@record
 class Probe:
     """``path`` "" means that an open port is all there is to ask."""
 
@@ -34,7 +35,7 @@ class Probe:
     failures: int
 
 
-@dataclass(frozen=True)
+@record
 class Volume:
     """``source`` is a claim's name or a path of the node, ``size`` a quantity ("" = no limit)."""
 
@@ -45,7 +46,7 @@ class Volume:
     size: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class Probes:
     """Of one container."""
 
@@ -54,7 +55,7 @@ class Probes:
     readiness: Probe
 
 
-@dataclass(frozen=True)
+@record
 class PodView:
     """A pod template. ``env`` and ``args`` are what the process shall see; ``node_args`` are for the kubelet to expand.
 
@@ -92,7 +93,7 @@ class PodView:
     pre_stop_exec: bool
 
 
-@dataclass(frozen=True)
+@record
 class DeploymentView:
     """``replicas`` None: an autoscaler owns the count."""
 
@@ -105,7 +106,7 @@ class DeploymentView:
     pod: PodView
 
 
-@dataclass(frozen=True)
+@record
 class LeaderWorkerSetView:
     """Replicas of ``size`` nodes, a pod each. ``replicas`` None: an autoscaler owns the count."""
 
@@ -118,7 +119,7 @@ class LeaderWorkerSetView:
     worker: PodView
 
 
-@dataclass(frozen=True)
+@record
 class ServiceView:
     template: ClassVar[str] = "kubernetes/service.yaml.j2"
     meta: Meta
@@ -127,21 +128,21 @@ class ServiceView:
     entry: bool
 
 
-@dataclass(frozen=True)
+@record
 class ServiceAccountView:
     template: ClassVar[str] = "kubernetes/serviceaccount.yaml.j2"
     meta: Meta
     image_pull_secrets: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record
 class RoleView:
     template: ClassVar[str] = "kubernetes/role.yaml.j2"
     meta: Meta
     rules: tuple[Mapping[str, Any], ...]
 
 
-@dataclass(frozen=True)
+@record
 class RoleBindingView:
     template: ClassVar[str] = "kubernetes/rolebinding.yaml.j2"
     meta: Meta
@@ -149,7 +150,7 @@ class RoleBindingView:
     service_account: str
 
 
-@dataclass(frozen=True)
+@record
 class DisruptionBudgetView:
     template: ClassVar[str] = "kubernetes/poddisruptionbudget.yaml.j2"
     meta: Meta
@@ -157,7 +158,7 @@ class DisruptionBudgetView:
     max_unavailable: int
 
 
-@dataclass(frozen=True)
+@record
 class ClaimView:
     template: ClassVar[str] = "kubernetes/persistentvolumeclaim.yaml.j2"
     meta: Meta
@@ -166,7 +167,7 @@ class ClaimView:
     size: str
 
 
-@dataclass(frozen=True)
+@record
 class NetworkPolicyView:
     """``ingress`` and ``egress`` are whole rules."""
 
@@ -177,7 +178,7 @@ class NetworkPolicyView:
     egress: tuple[Mapping[str, Any], ...]
 
 
-@dataclass(frozen=True)
+@record
 class PodMonitorView:
     template: ClassVar[str] = "kubernetes/podmonitor.yaml.j2"
     meta: Meta
@@ -188,7 +189,7 @@ class PodMonitorView:
     target_labels: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Target:
     """The object whose replicas are counted."""
 
@@ -197,7 +198,7 @@ class Target:
     name: str
 
 
-@dataclass(frozen=True)
+@record
 class ScalingView:
     """A HorizontalPodAutoscaler (``metrics``) or a ScaledObject (``triggers``) of what runs one launch."""
 
@@ -214,7 +215,7 @@ class ScalingView:
     cooldown_s: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class KustomizationView:
     template: ClassVar[str] = "kubernetes/kustomization.yaml.j2"
     namespace: str

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from servegen.record import record
 
 
-@dataclass(frozen=True)
+@record
 class Title:
     text: str
 
 
-@dataclass(frozen=True)
+@record
 class Text:
     text: str
 
 
-@dataclass(frozen=True)
+@record
 class Items:
     texts: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Table:
     """``right`` holds the indices of the columns of figures."""
 

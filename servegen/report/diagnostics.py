@@ -8,16 +8,16 @@ from __future__ import annotations
 import re
 import urllib.parse
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from servegen.errors import Diagnostic
+from servegen.record import record
 from servegen.report.figures import visible
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-@dataclass(frozen=True)
+@record
 class Finding:
     """``file`` as it was given; ``name`` of the spec, ``""`` where it could not be read; ``ok`` if no error stands."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from servegen.codec import to_jsonable
 from servegen.plan import Plan
+from servegen.record import record
 from servegen.report import view
 from servegen.report.blocks import Block, Table, Text, Title, table
 from servegen.report.figures import NONE, count, number, one_line, percent, seconds
@@ -19,7 +19,7 @@ _STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 SPANS = 12
 
 
-@dataclass(frozen=True)
+@record
 class Scene:
     """One replay: ``name`` tells it from the others of a run, ``result`` and ``verdicts`` have the fields of
     `simulate.result.Result` and `solve.replay.Verdict`.

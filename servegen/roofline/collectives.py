@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
+
+from servegen.record import record
 
 Array = NDArray[np.float64]
 
@@ -15,7 +15,7 @@ def allreduce_wire_bytes(message_bytes: float, devices: float) -> float:
     return 2.0 * message_bytes * (devices - 1.0) / devices
 
 
-@dataclass(frozen=True)
+@record
 class HandoffCurve:
     """Share of the fabric that a KV transfer reaches: ``peak_share * V / (V + half_bytes)``.
 
@@ -40,7 +40,7 @@ def handoff_s(kv_bytes: Array, link_bytes_per_s: Array, curve: HandoffCurve = HA
     return (np.asarray(kv_bytes) + curve.half_bytes) / (curve.peak_share * np.asarray(link_bytes_per_s))
 
 
-@dataclass(frozen=True)
+@record
 class Crossing:
     """What collectives cost that an engine's own kernels do not do: those of several nodes, and those that gather.
 

@@ -7,13 +7,13 @@ chance a if all before it were, so that a round yields N = 1 .. g+1 tokens with 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen.record import record
 from servegen.roofline.attention import visible_tokens
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def yield_moments(drafted: Array, acceptance: Array) -> tuple[Array, Array]:
     return beyond.sum(axis=1), beyond @ (2.0 * j + 1.0)
 
 
-@dataclass(frozen=True)
+@record
 class DraftMemory:
     """What a draft takes of one device, shape (rows,).
 
@@ -42,7 +42,7 @@ class DraftMemory:
     queries: Array
 
 
-@dataclass(frozen=True)
+@record
 class Rounds:
     """What a round adds to a decode step, shape (rows,); ``drafted`` 0 is a plain step, to which nothing is added.
 

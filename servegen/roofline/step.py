@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen.record import record
 from servegen.roofline.attention import causal_pairs, visible_tokens
 from servegen.roofline.speculation import Rounds
 
@@ -31,7 +31,7 @@ Array = NDArray[np.float64]
 C = TypeVar("C")
 
 
-@dataclass(frozen=True)
+@record
 class StepTerms:
     """Coefficients of the step, shape (rows,) or, with a group axis, (rows, groups); ``window`` is (groups,).
 

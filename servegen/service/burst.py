@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen.record import record
 from servegen.service.demand import Demand
 from servegen.service.server import Server
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@record
 class Burst:
     """Tokens of an answer per round, shape (rows,): their mean over a mean answer, the variance of one round's, and the mean
     number that the last round yields beyond the end of the answer.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen.record import record
 from servegen.workload import Lengths, Workload, held_tokens
 
 Array = NDArray[np.float64]
@@ -26,7 +25,7 @@ MIDDLES: Array = (np.arange(200) + 0.5) / 200
 BATCH_GRID: Array = np.array([1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024])
 
 
-@dataclass(frozen=True)
+@record
 class Demand:
     """Tokens and dimensionless numbers. ``*_edges`` are lengths at :data:`EDGES`, ``*_nodes`` the means in between.
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen.record import record
 from servegen.service.burst import Burst
 from servegen.service.demand import WIDTHS
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@record
 class Point:
     """A replica at one load; seconds, requests/s; shape (rows,), with a trailing axis for edges or bins.
 

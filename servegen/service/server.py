@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen.record import record
 from servegen.roofline.step import StepTerms
 from servegen.service.demand import WIDTHS, Demand
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@record
 class Server:
     """Seconds and tokens, shape (rows,) or (rows, edges).
 

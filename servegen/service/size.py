@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen.record import record
 from servegen.roofline.step import take
 from servegen.service import latency
 from servegen.service.crossing import Index, Mask, Measure, crossing, excess, searched
@@ -46,7 +46,7 @@ SLOT_WAIT = 1e-3
 BENDS = 0.5
 
 
-@dataclass(frozen=True)
+@record
 class Bound:
     """A latency that must not be exceeded: by its mean, or by more than 1 - ``probability`` of the cases."""
 
@@ -56,7 +56,7 @@ class Bound:
     seconds: float
 
 
-@dataclass(frozen=True)
+@record
 class Slo:
     """All bounds; ``attainment`` (nan = none) is the share of requests that must meet ``jointly`` all at once."""
 

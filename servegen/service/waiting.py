@@ -7,18 +7,17 @@ each costs all of its time, and what follows is M/G/1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen.record import record
 from servegen.service import arrivals
 from servegen.service.demand import Demand
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@record
 class Work:
     """What prompts cost a replica at one load; seconds, shape (rows,).
 

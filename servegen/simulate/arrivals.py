@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from servegen.errors import Diagnostic, UserError
+from servegen.record import record
 from servegen.simulate.requests import Closed, Floats, Ints, Open
 from servegen.workload import TraceRequests, Workload
 
 
-@dataclass(frozen=True)
+@record
 class Cut:
     """What of a trace is replayed: seconds from ``start_s`` to ``end_s`` of it, ``speedup`` times as fast."""
 
     start_s: float = 0.0
     end_s: float = math.inf
     speedup: float = 1.0
+
+
+WHOLE = Cut()
 
 
 def poisson(rate_per_s: float, n: int, rng: np.random.Generator) -> Floats:
@@ -76,7 +79,7 @@ def closed_loop(workload: Workload, users: int, pause_s: float, n: int, seed: in
     return Closed(users, isl, osl, pauses, cached, starts, users)
 
 
-def recorded(trace: TraceRequests, cut: Cut = Cut(), most: int = 0, workload: Workload | None = None) -> Open:
+def recorded(trace: TraceRequests, cut: Cut = WHOLE, most: int = 0, workload: Workload | None = None) -> Open:
     """The requests of a trace inside the cut, the first ``most`` of them (0 = all), with what ``workload`` declares as shared
     in place of the trace's own hashes. UserError where none is left.
     """

@@ -7,10 +7,9 @@ which keeps the requests in step with each other. And the first wave counts, or 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from servegen.record import record
 from servegen.simulate.deployment import Deployment, replay
 from servegen.simulate.requests import Closed, Ints
 
@@ -20,7 +19,7 @@ PAUSE_S = 0.002
 ROUNDS = 10
 
 
-@dataclass(frozen=True)
+@record
 class Benchmark:
     """``shortest`` 0.8 draws lengths from 0.8 of nominal to nominal, 1 fixes them. ``cached`` tokens of a prompt are shared."""
 
@@ -59,7 +58,7 @@ def as_published(users: int, isl: int, osl: int, cached: int = 0) -> Benchmark:
     return Benchmark(users, round(isl * longest), round(osl * longest), DRAWN_SHORTEST, cached=cached)
 
 
-@dataclass(frozen=True)
+@record
 class Figures:
     """Means over the requests that count; seconds, tokens/s."""
 

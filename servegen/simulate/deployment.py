@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from heapq import heappop, heappush
 
 import numpy as np
 
+from servegen.record import record
 from servegen.roofline.collectives import HANDOFF
 from servegen.simulate.drafting import Rounder
 from servegen.simulate.engine import Kind, Limits, Replica
@@ -23,7 +24,7 @@ from servegen.simulate.steps import StepModel
 PROGRESS_EVERY = 1000
 
 
-@dataclass(frozen=True)
+@record
 class Pool:
     """``count`` equal replicas. ``scheduler`` names one of `schedulers.SCHEDULERS`; ``prefill`` and ``decode`` pools belong
     together. ``request_s`` is what its server adds to a request's first token. ``block_tokens`` 0 means no prefix cache.
@@ -37,7 +38,7 @@ class Pool:
     block_tokens: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class Handoff:
     """Seconds to move the KV of a prompt of n tokens: ``base_s + token_s * n``, of which prefilling hides what it can. A prefill
     server moves one prompt after the other.
@@ -54,7 +55,7 @@ class Handoff:
         return cls((HANDOFF.half_bytes + model.sequence_bytes * tp) / speed, token_bytes * tp / speed)
 
 
-@dataclass(frozen=True)
+@record
 class Deployment:
     """One pool that serves, a prefill pool and a decode pool, or groups that serve beside each other behind one router.
     ``context_tokens`` (0 = any) is the longest request that is taken in; ``balance`` the thresholds of the cache-aware policy

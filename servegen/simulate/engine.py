@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
+from servegen.record import record
 from servegen.simulate.batch import Batch
 from servegen.simulate.drafting import Rounder
 from servegen.simulate.prefix import PrefixCache
@@ -26,7 +26,7 @@ IDLE, WAKING, DECODING, STEPPING = range(4)
 WORTH_A_STEP = 0.9
 
 
-@dataclass(frozen=True)
+@record
 class Limits:
     """What the engine was told: sequences at a time, tokens of a prefill step, bytes of KV on one device, the share of
     its output for which a request must find room before it is taken in, and for how many decode steps prompts that do not

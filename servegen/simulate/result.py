@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen.record import record
 from servegen.simulate.requests import Request
 from servegen.simulate.series import Series
 
@@ -25,7 +25,7 @@ PARTS = 8
 HELD_BACK = 1 << 15
 
 
-@dataclass(frozen=True)
+@record
 class Mark:
     """What had come to pass at ``time_s``: requests answered, tokens given out, seconds that replicas were busy; and the
     integrals of the queue and of the KV in use.
@@ -122,7 +122,7 @@ class Log:
         return self._bins
 
 
-@dataclass(frozen=True)
+@record
 class Spread:
     """Mean and percentiles of one latency, seconds; nan where there is none."""
 
@@ -150,7 +150,7 @@ def binned_quantile(bins: Floats, probability: float) -> float:
     return float(SHORTEST_S * np.exp((index + 0.5) / BINS_PER_E))
 
 
-@dataclass(frozen=True)
+@record
 class Timeline:
     """Means over equal spans of time, ``width_s`` each; KV as a share of the pool of one replica."""
 
@@ -160,7 +160,7 @@ class Timeline:
     kv: tuple[float, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Result:
     """A replay in figures. ``requests`` were sent, ``completed`` of them answered; the others were ``refused`` because they
     fit no replica, or found none alive (``unserved``). All of them and their tokens are counted, but ``left_out`` of them are
@@ -205,7 +205,7 @@ class Result:
     gap_bins: Floats
 
 
-@dataclass(frozen=True)
+@record
 class RequestBound:
     """A latency that a request must keep: metric (ttft, tpot, e2e) and seconds."""
 

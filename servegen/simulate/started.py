@@ -13,8 +13,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from servegen.record import record
 from servegen.simulate.benchmark import DRAWN_PAIRS, FIXED_ISL, FIXED_OSL
 
 #: Engines that put whole prompts into a step.
@@ -35,7 +34,7 @@ DECODE_GRAPHS_ONLY = 1.5
 DATACENTER_BLACKWELL = (10.0, 11.0)
 
 
-@dataclass(frozen=True)
+@record
 class Started:
     """Tokens of a step, sequences at a time, decode steps for which a prompt waits for company, and what a layer of a step with
     a prompt takes to launch, over the engine's own ``prompt_layer_s``.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen.record import record
 from servegen.roofline.step import take
 from servegen.service import size
 from servegen.service.disciplines import DISCIPLINES, means_only
@@ -25,7 +25,7 @@ Mask = NDArray[np.bool_]
 Index = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@record
 class Stock:
     """What one replica of every (row, batch limit) of a block carries within the bounds; ``most`` replicas fit beside spares.
 
@@ -40,7 +40,7 @@ class Stock:
     most: Array
 
 
-@dataclass(frozen=True)
+@record
 class Outcome:
     """What a block found: the best candidate of each configuration, and how far the others came.
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from servegen.record import record
 from servegen.solve.highs import SCALE, Program
 from servegen.solve.options import Option, kept
 from servegen.solve.packing import Packing, packing
 from servegen.solve.problem import Kind
 
 
-@dataclass(frozen=True)
+@record
 class Contender:
     """One member with what it can be given."""
 

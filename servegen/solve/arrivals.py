@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from servegen.errors import Diagnostic, UserError
 from servegen.plan import Plan
+from servegen.record import record
 from servegen.simulate import arrivals
 from servegen.simulate.requests import Source
 from servegen.workload import TraceRequests, Workload
@@ -22,7 +22,7 @@ TURNS = 20
 MOST_UNASKED = 1_000_000
 
 
-@dataclass(frozen=True)
+@record
 class Traffic:
     """What is asked for. ``kind`` "" is the spec's own; ``trace``, which is called ``name``, replaces it; at most one of them.
 
@@ -37,7 +37,7 @@ class Traffic:
     cut: arrivals.Cut = dataclasses.field(default_factory=arrivals.Cut)
 
 
-@dataclass(frozen=True)
+@record
 class Sent:
     """What is sent: a source, which serves one replay; how it arrives; a phrase that says so ("10,000 requests, ..."); whether
     prompts carry the hashes of their blocks; how many tokens of a head they have in common else.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from servegen.plan import (
     TrafficPlan,
 )
 from servegen.rationale import Case, Flip, Missing
+from servegen.record import record
 from servegen.roofline.collectives import CROSSING, HANDOFF
 from servegen.roofline.step import take
 from servegen.service.point import Point
@@ -39,7 +39,7 @@ from servegen.solve.reuse import as_found, found_in
 from servegen.solve.waterfall import waterfalls
 
 
-@dataclass(frozen=True)
+@record
 class Risks:
     """What would change the decision, the plan at the ends of its band, and with a replica less."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from servegen.catalog.facts import MemoryRule, ModelFacts
+from servegen.record import record
 from servegen.roofline import memory as mem
 from servegen.roofline.speculation import DraftMemory
 
@@ -20,7 +19,7 @@ LARGE_GRAPH = 300
 LARGE_GRAPH_PADDING = 1.5
 
 
-@dataclass(frozen=True)
+@record
 class Budget:
     """Bytes on one device, of every (row, batch limit), shape (rows, limits).
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property, total_ordering
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from servegen.lower import Config
 from servegen.plan import RoleName
 from servegen.rationale import Topology
+from servegen.record import record
 from servegen.service.server import Server
 from servegen.solve.budget import Budget
 from servegen.solve.problem import EngineOption, Kind, Problem
@@ -20,7 +20,7 @@ from servegen.solve.space import Rows, Shape, budget_of, shape_of
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@record
 class Block:
     """The columns that a role was taken from, with the question that they answer: hits differ with the room for a cache."""
 
@@ -43,7 +43,7 @@ class Block:
         return budget_of(self.problem, self.engine, rows, self.limits, handoff=self.discipline in ("prefill", "decode"))
 
 
-@dataclass(frozen=True)
+@record
 class RoleChoice:
     """A row and batch limit of a block with its replicas. ``sustained`` is the load one replica carries at utilisation 1.
 
@@ -110,7 +110,7 @@ class RoleChoice:
         return int(self.block.rows.chunk[self.row])
 
 
-@dataclass(frozen=True)
+@record
 class Candidate:
     """``objective`` is what is minimised. Cost in $/h, output in tokens/s, spares counted in devices and cost."""
 

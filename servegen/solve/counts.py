@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen.record import record
 from servegen.solve.problem import Kind
 from servegen.solve.space import beside, replicas_that_fit
 
@@ -17,7 +16,7 @@ Mask = NDArray[np.bool_]
 BEYOND = 127
 
 
-@dataclass(frozen=True)
+@record
 class Frontier:
     """The largest pairs of counts, spares left out: ``x`` prefill servers falling, ``y`` decode servers rising."""
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
 from servegen.lower import Config, Lowered, MemoryTerms, Physics, attention_s, lower
+from servegen.record import record
 from servegen.roofline.speculation import DraftMemory, Rounds, yield_moments
 from servegen.roofline.step import Array, StepTerms, take
 
@@ -23,7 +23,7 @@ _LOWERED = tuple(f.name for f in dataclasses.fields(Config) if f.name != "drafte
 DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64)
 
 
-@dataclass(frozen=True)
+@record
 class Speculation:
     """What the spec allows: at most ``steps`` tokens drafted ahead, each accepted with chance ``acceptance``.
 

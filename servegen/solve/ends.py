@@ -11,11 +11,11 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen.record import record
 from servegen.solve.aggregate import Outcome, least_objective, sized
 from servegen.solve.candidate import Candidate
 from servegen.solve.counts import BEYOND
@@ -65,7 +65,7 @@ def _asked(problem: Problem, frame: Frame) -> Problem:
     return dataclasses.replace(frame.block.problem, confidence=problem.confidence, pool=problem.pool)
 
 
-@dataclass(frozen=True)
+@record
 class _Open:
     """The configurations of an outcome, or its pairs of them: what each costs at the least, shape (n,) or (n, m), inf where it
     has no candidate. ``known`` is an objective that is possible; those that ``stand`` are the same at either end.

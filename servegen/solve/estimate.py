@@ -6,7 +6,6 @@ import dataclasses
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +17,7 @@ from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
 from servegen.catalog.models import model_from_file, resolve_model
 from servegen.errors import CatalogError, Diagnostic
 from servegen.lower import Config, Lowered, Physics, lower
+from servegen.record import record
 from servegen.service.demand import Demand, demand
 from servegen.service.server import Server, server
 from servegen.solve import closed_loop
@@ -34,7 +34,7 @@ MOST_REPLAYED = 20_000
 NOTHING = (math.nan, math.nan, math.nan)
 
 
-@dataclass(frozen=True)
+@record
 class EstimateRequest:
     """A configuration as the command line states it.
 
@@ -66,13 +66,13 @@ class EstimateRequest:
     calibration: Calibration = NONE
 
 
-@dataclass(frozen=True)
+@record
 class ModelFigures:
     params_total: int
     params_active: int
 
 
-@dataclass(frozen=True)
+@record
 class MemoryFigures:
     weight_bytes_per_device: float
     kv_bytes_per_token: float
@@ -81,21 +81,21 @@ class MemoryFigures:
     fits: bool
 
 
-@dataclass(frozen=True)
+@record
 class PrefillFigures:
     time_s: float
     bound: str
     breakdown_s: Mapping[str, float]
 
 
-@dataclass(frozen=True)
+@record
 class DecodeFigures:
     step_time_s: float
     bound: str
     breakdown_s: Mapping[str, float]
 
 
-@dataclass(frozen=True)
+@record
 class ServingFigures:
     """Closed loop at concurrency B; nan where the configuration does not fit."""
 
@@ -105,13 +105,13 @@ class ServingFigures:
     output_tokens_per_s_per_device: float
 
 
-@dataclass(frozen=True)
+@record
 class BandFigures:
     low: Mapping[str, float]
     high: Mapping[str, float]
 
 
-@dataclass(frozen=True)
+@record
 class Estimate:
     """The stable figures of `servegen estimate`; KV figures count a whole replica, weights one device."""
 

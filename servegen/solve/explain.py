@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from servegen.plan import Role
 from servegen.rationale import Alternative, Flip, ParetoPoint
+from servegen.record import record
 from servegen.roofline.memory import largest_batch
 from servegen.roofline.step import take
 from servegen.service import size
@@ -40,7 +40,7 @@ BY_CACHE = "to where its prefix is cached, or to the emptiest once loads differ"
 NUDGE = 1.02
 
 
-@dataclass(frozen=True)
+@record
 class Comparison:
     """The chosen one among the others; ``gain`` is what splitting improves the objective by, nan if one topology is missing.
 

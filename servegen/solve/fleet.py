@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from servegen.fleet import Fleet, FleetPlan, Member, PoolUse, Use
 from servegen.plan import Plan
+from servegen.record import record
 from servegen.solve.allot import Contender, allot, carried
 from servegen.solve.candidate import Candidate
 from servegen.solve.highs import require
@@ -27,7 +27,7 @@ MOST_NODES = 20_000
 FleetObjective = Literal["cost", "energy", "unmet"]
 
 
-@dataclass(frozen=True)
+@record
 class Entrant:
     """A member and its problem, whose pool is the fleet's; ``spec`` is the path that the fleet states."""
 
@@ -36,7 +36,7 @@ class Entrant:
     problem: Problem
 
 
-@dataclass(frozen=True)
+@record
 class FleetProblem:
     """Everything that the solution of a fleet needs. The members' own constants may differ, nodes and prices do not."""
 
@@ -51,7 +51,7 @@ class FleetProblem:
         return self.entrants[0].problem.pool
 
 
-@dataclass(frozen=True)
+@record
 class Seen:
     """What the searches saw: on the pool as it is, and for members that it cannot carry wholly on a larger one."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen.record import record
 from servegen.roofline import memory as mem
 from servegen.roofline.step import take
 from servegen.service import size
@@ -26,7 +26,7 @@ Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
+@record
 class Frame:
     """Candidates (rows, limits) of a block: those that ``fits`` the memory, each with the largest of ``levels`` that its batch
     limit allows. The block's own ``level_limit`` is the largest of each row; bounds only lower it.
@@ -75,7 +75,7 @@ class Frame:
         return dataclasses.replace(self, block=block, fits=self.fits[index], of=self.of[index])
 
 
-@dataclass(frozen=True)
+@record
 class RoleFrame:
     """The servers of a role of a split, shape (servers,): each is a ``row`` of the frame beside servers of the TP ``peer`` (0 is
     any). ``handed`` is what the fabric hands on at the most, requests/s of each row. A prefill server has one limit.

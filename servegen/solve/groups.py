@@ -13,11 +13,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen.record import record
 from servegen.roofline.step import take
 from servegen.service import size
 from servegen.service.demand import Demand
@@ -36,7 +36,7 @@ Index = NDArray[np.int64]
 SAME = 1e-9
 
 
-@dataclass(frozen=True)
+@record
 class Side:
     """The rows of one configuration (precision, shape) of an engine on a kind, over all disciplines: each at the batch limit
     that carries the most, the smallest of equals.
@@ -73,7 +73,7 @@ class Side:
         return level, rate
 
 
-@dataclass(frozen=True)
+@record
 class Counts:
     """Replicas without spares, shape (pairs, counts of the first side); ``ok`` where they carry the load and fit.
 
@@ -169,7 +169,7 @@ def _sides(problem: Problem, stocks: tuple[Stock, ...]) -> tuple[Side, ...]:
     return tuple(out)
 
 
-@dataclass(frozen=True)
+@record
 class Pair:
     """Rows of two sides put together, shape (pairs,): ``level``, ``carried`` (shape (pairs, 1)) and ``rates`` of each."""
 

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,6 +16,7 @@ from servegen.catalog.facts import AcceleratorFacts, Constant, GemmEfficiency
 from servegen.codec import to_jsonable
 from servegen.errors import Diagnostic, UserError
 from servegen.plan import Plan
+from servegen.record import record
 from servegen.solve.problem import Kind, Problem
 from servegen.solve.resolve import resolve
 from servegen.spec.load import LoadedSpec, restated
@@ -30,7 +30,7 @@ FIGURES = ("hbm_bytes_per_s", "usable_bytes")
 SHOWN = 80
 
 
-@dataclass(frozen=True)
+@record
 class Input:
     """One input that differs.
 
@@ -207,22 +207,22 @@ def _calibrated(name: str, record: Mapping[str, Any]) -> Callable[[Problem], Pro
 def _accelerators(before: Problem, locked: Plan) -> Iterator[Input]:
     kinds = {k.facts.id: k.facts for k in before.pool}
     precision = locked.choice.roles[0].weights
-    for record in locked.facts.get("accelerators", ()):
-        facts = kinds.get(record["id"])
+    for entry in locked.facts.get("accelerators", ()):
+        facts = kinds.get(entry["id"])
         if facts is None:
             continue
         name = f"accelerator.{facts.id}"
         for figure in FIGURES:
-            if record[figure] != to_jsonable(getattr(facts, figure)):
-                patch = _accelerator(facts.id, partial(_set, figure, record[figure]))
-                yield Input(f"{name}.{figure}", _text(record[figure]), _text(getattr(facts, figure)), patch=patch)
+            if entry[figure] != to_jsonable(getattr(facts, figure)):
+                patch = _accelerator(facts.id, partial(_set, figure, entry[figure]))
+                yield Input(f"{name}.{figure}", _text(entry[figure]), _text(getattr(facts, figure)), patch=patch)
         for table in TABLES:
             now = {str(k): to_jsonable(v) for k, v in getattr(facts, table).items()}
-            for key, value in record[table].items():
+            for key, value in entry[table].items():
                 if now.get(key) != value:
                     patch = _accelerator(facts.id, partial(_set_entry, table, key, value))
                     yield Input(f"{name}.{table}.{key}", _text(value), _text(now.get(key)), patch=patch)
-        gemm, own = record["gemm"], facts.gemm.get(precision)
+        gemm, own = entry["gemm"], facts.gemm.get(precision)
         kept = ("ew", "ec", "rows", "origin")
         if own is not None and {k: gemm[k] for k in kept} != {k: to_jsonable(getattr(own, k)) for k in kept}:
             error = float("nan") if gemm["fitError"] is None else gemm["fitError"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from servegen.explanation import NextBest
+from servegen.record import record
 from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.counts import frontier
 from servegen.solve.drafting import Speculation, depths
@@ -25,7 +25,7 @@ from servegen.solve.words import money
 Value = tuple[str | int, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Dimension:
     """``value`` is a candidate's own, ``others`` what else the problem allows beside it, ``without`` the problem without it.
 

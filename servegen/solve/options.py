@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen.record import record
 from servegen.solve.candidate import Candidate, RoleChoice, first_of
 from servegen.solve.packing import Packing
 from servegen.solve.pairs import turning
@@ -32,7 +32,7 @@ STEPS = 256
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@record
 class Option:
     """A candidate with these ``counts`` of servers per role, spares left out; it carries ``share`` of the member's load.
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from servegen.record import record
 
 
-@dataclass(frozen=True)
+@record
 class Row:
     """sum(``servers[size]`` x servers of the size) + sum(``flow[arc]`` x flow on the arc) <= ``nodes`` x nodes."""
 
@@ -24,7 +25,7 @@ class Row:
     flow: Mapping[tuple[int, int], int]
 
 
-@dataclass(frozen=True)
+@record
 class Packing:
     """All rows of one kind; ``arcs`` (first device, size) are integer columns of their own, none where sizes divide."""
 

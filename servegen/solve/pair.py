@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from servegen.record import record
 from servegen.roofline.step import take
 from servegen.service import latency, size
 from servegen.service.demand import Demand
@@ -33,7 +33,7 @@ MISSED = "split: more accelerators needed than there are, or a bound missed at t
 CELLS = 2048
 
 
-@dataclass(frozen=True)
+@record
 class Counted:
     """What ``of`` candidates see with each of ``counts`` servers, a row each."""
 
@@ -56,7 +56,7 @@ def _ties(cells: Index, keys: Array, least: int) -> Iterator[Index]:
         start = stop
 
 
-@dataclass(frozen=True)
+@record
 class Pair:
     """One prefill configuration (candidates ``p``: its chunks) with one decode configuration (``q``: its batch limits)."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from servegen.plan import Quantiles
+from servegen.record import record
 from servegen.roofline.step import join, take
 from servegen.service import latency, size
 from servegen.service.demand import Demand
@@ -49,7 +49,7 @@ def role_points(problem: Problem, roles: Sequence[RoleChoice], routed: bool = Tr
     return [points[i] for i in range(len(roles))]
 
 
-@dataclass(frozen=True)
+@record
 class Seen:
     """Deployments as their clients see them. A deployment is one row of ``point`` or, of groups, several of which each answers
     its ``share`` of the requests: row i belongs to deployment ``of[i]`` of ``count``. Shapes (rows,).

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
 from servegen.plan import DeployPlan, PoolPlan
+from servegen.record import record
 from servegen.service.demand import Demand
 from servegen.service.size import LoadKind, Slo
 from servegen.solve.drafting import Speculation
@@ -18,7 +18,7 @@ Objective = Literal["cost", "throughput", "latency", "energy"]
 Confidence = Literal["best", "low", "high"]
 
 
-@dataclass(frozen=True)
+@record
 class Kind:
     """One entry of the pool."""
 
@@ -31,7 +31,7 @@ class Kind:
         return self.plan.nodes * self.plan.per_node
 
 
-@dataclass(frozen=True)
+@record
 class WeightOption:
     """A weight precision that an engine can serve: what it loads, and how it quantizes while loading ("" = as stored).
 
@@ -44,7 +44,7 @@ class WeightOption:
     stored: str
 
 
-@dataclass(frozen=True)
+@record
 class EngineOption:
     """An engine with what it can load of this model, and why it cannot load the other precisions that are allowed."""
 
@@ -56,7 +56,7 @@ class EngineOption:
     refused_kv: Mapping[str, str]
 
 
-@dataclass(frozen=True)
+@record
 class Problem:
     """Everything that the search needs, frozen. ``load`` is in the unit of ``load_kind``; 0 = saturate the pool."""
 

@@ -10,10 +10,10 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
+from servegen.record import record
 from servegen.solve.candidate import Block, Candidate, three_digits
 from servegen.solve.counts import frontier
 from servegen.solve.pair import MISSED, price, role_of
@@ -24,7 +24,7 @@ from servegen.solve.split import PEERS, Array, Index, Mask, Servers
 RISING = 1e-4
 
 
-@dataclass(frozen=True)
+@record
 class Side:
     """The servers of one role by a ``key``, shape (keys,): ``size`` is how many have it, ``least`` how many of them at the least
     carry the load, ``many`` how many take each of ``numbers`` to carry it, shape (keys, numbers).
@@ -75,7 +75,7 @@ def rates_decide(problem: Problem) -> bool:
     return problem.open_loop and problem.load > 2.0 * RISING and not whole and problem.objective in ("cost", "energy")
 
 
-@dataclass(frozen=True)
+@record
 class Pairs:
     """Pairs of a key of prefill servers, ``a`` of ``one``, and a key of decode servers, ``b`` of ``two``, of ``tp_p`` and
     ``tp_d`` devices each. Shapes (pairs,)."""

@@ -10,7 +10,6 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
 from servegen.catalog.models import resolve_model
 from servegen.errors import CatalogError, Diagnostic, UserError
 from servegen.plan import Plan, Role
+from servegen.record import record
 from servegen.simulate.deployment import Deployment, Handoff, Pool, replay
 from servegen.simulate.engine import Limits
 from servegen.simulate.result import RequestBound, Result, Spread
@@ -37,7 +37,7 @@ from servegen.workload import HASH_BLOCK_TOKENS, Lengths, TraceRequests, Workloa
 PAGE_TOKENS: Mapping[str, int] = {"vllm": 16, "tensorrt-llm": 32}
 
 
-@dataclass(frozen=True)
+@record
 class Subject:
     """A plan with what the replay needs beside it. ``attainment`` nan = none is bounded; ``trace`` is the one that the spec
     names as its traffic, None where that is no trace or it is not at hand.
@@ -53,7 +53,7 @@ class Subject:
     speculation: Speculation | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Loss:
     """A replica of the ``role``-th role dies at ``at_s``, ``spares`` more than the load needs standing by."""
 
@@ -62,7 +62,7 @@ class Loss:
     spares: int
 
 
-@dataclass(frozen=True)
+@record
 class Verdict:
     """A bound of the SLO, the value that the replay gave, and whether that keeps it. Seconds; shares for ``attainment``."""
 

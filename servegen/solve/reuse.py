@@ -10,9 +10,9 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from servegen.record import record
 from servegen.service.demand import demand
 from servegen.solve.candidate import Candidate
 from servegen.solve.kept import cached_token_bytes, room_tokens
@@ -29,7 +29,7 @@ TOLERANCE = 0.005
 ROUNDS = 4
 
 
-@dataclass(frozen=True)
+@record
 class Room:
     """What ``caches`` of ``tokens`` each find; ``follows`` where a router sends prompts to what is known of them."""
 

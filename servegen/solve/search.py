@@ -7,11 +7,11 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from servegen.plan import Plan
+from servegen.record import record
 from servegen.solve.aggregate import Outcome, aggregated
 from servegen.solve.assemble import Risks, assemble
 from servegen.solve.candidate import Candidate, first_of
@@ -25,7 +25,7 @@ from servegen.solve.space import Rows
 from servegen.solve.uncertainty import at_the_ends, cases, missing
 
 
-@dataclass(frozen=True)
+@record
 class Searched:
     """All that the search saw.
 

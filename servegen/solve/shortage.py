@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from servegen.errors import Fix, InfeasibleError
+from servegen.record import record
 from servegen.solve.allot import Choice, Contender, fits
 from servegen.solve.fleet import Entrant, FleetProblem, Seen, allot_part, roomy
 from servegen.solve.infeasible import infeasible
@@ -63,7 +63,7 @@ def _no_blocks(problem: Problem) -> Searched:
     return dataclasses.replace(search(problem), outcomes=())
 
 
-@dataclass(frozen=True)
+@record
 class Addition:
     """Nodes to add by entry of the pool, and the option of each member that then fits, by its index."""
 

@@ -15,6 +15,7 @@ from servegen.catalog.engines import engines_on
 from servegen.catalog.facts import AcceleratorFacts, ModelFacts
 from servegen.lower import Config, Lowered, MemoryTerms
 from servegen.plan import PoolPlan
+from servegen.record import record
 from servegen.roofline.step import StepTerms, take
 from servegen.solve import drafting
 from servegen.solve.budget import Budget, budget
@@ -55,7 +56,7 @@ class Shape:
         return " ".join([f"TP{self.tp}", *(f"{name}{n}" for name, n in others if n > 1)])
 
 
-@dataclass(frozen=True)
+@record
 class Rows:
     """Columns of (weights, kv, shape, chunk), shape (rows,); ``config`` indexes ``lowered.configs``.
 

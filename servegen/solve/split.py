@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen.record import record
 from servegen.roofline.collectives import handoff_s
 from servegen.roofline.step import take
 from servegen.service.disciplines import DISCIPLINES, PREFILL_SLOTS, means_only
@@ -39,7 +39,7 @@ PEERS = 1 << 20
 BUSIEST = 1.0 - 1e-6
 
 
-@dataclass(frozen=True)
+@record
 class Servers:
     """Candidates of one role, flat: shape (n,). Empty where none is left.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
 
 from servegen.errors import InfeasibleError
 from servegen.plan import Plan, Verification
+from servegen.record import record
 from servegen.simulate.result import Result
 from servegen.solve.arrivals import Sent, Traffic
 from servegen.solve.problem import Problem
@@ -50,7 +50,7 @@ def sized(problem: Problem, plan: Plan) -> Problem:
     return dataclasses.replace(problem, utilization=plan.verification.utilization) if plan.verification else problem
 
 
-@dataclass(frozen=True)
+@record
 class Replayed:
     """What one replay of a plan found: a sentence, what was sent, how many were never answered, and the bounds that it broke."""
 

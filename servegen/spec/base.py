@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import (
@@ -19,6 +18,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError, core_schema
 
 from servegen import units
+from servegen.record import record
 
 
 def _camel(name: str) -> str:
@@ -81,7 +81,7 @@ def refuse(findings: list[Finding]) -> None:
         raise PydanticCustomError("findings", "rules over several keys", {"findings": findings})
 
 
-@dataclass(frozen=True)
+@record
 class Quantity:
     """A float of SI units that is written with a unit, from ``least`` to ``most``; ``may_be_zero`` allows 0, too.
 
@@ -143,7 +143,7 @@ Rate = Annotated[float, _RATE]  # 1/s
 Price = Annotated[float, _PRICE]  # $/h, may be 0
 
 
-@dataclass(frozen=True)
+@record
 class Text:
     """A string that matches ``pattern`` whole. ``what`` names it in messages, ``rule`` says what is legal."""
 
@@ -228,7 +228,7 @@ Count = Annotated[int, whole(1, 1_000_000)]
 Tokens = Annotated[int, whole(1, 1_000_000_000)]
 
 
-@dataclass(frozen=True)
+@record
 class RelativePath:
     """A path to a file, kept as written: relative to the spec file. ``endings`` are the legal ends of its name."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, GetCoreSchemaHandler, model_validator
 from pydantic_core import PydanticCustomError, core_schema
 
+from servegen.record import record
 from servegen.secrecy import secret, secret_value
 from servegen.spec.base import (
     AbsolutePath,
@@ -37,7 +37,7 @@ _IMAGE = (
 )
 
 
-@dataclass(frozen=True)
+@record
 class _Image(Text):
     def check(self, value: object) -> str:
         text = super().check(value)
@@ -75,7 +75,7 @@ EnvName = Annotated[
 FlagName = Annotated[str, Text("flag", "[A-Za-z0-9][A-Za-z0-9_.-]*", "the flag's name without its leading dashes", 128)]
 
 
-@dataclass(frozen=True)
+@record
 class _Argument:
     """The value of an engine flag: true for a switch, text, a number, or a list of them for a flag that repeats."""
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from servegen.errors import Diagnostic, NotBuiltError, SpecError, UserError
+from servegen.record import record
 from servegen.spec.explain import sort_key
 from servegen.spec.load import FLEET, LoadedSpec, below, gather, gather_text, read_spec, validated
 from servegen.spec.schema import Fleet
@@ -18,7 +18,7 @@ from servegen.spec.tree import Document, WhereMap
 HARDWARE = "spec.hardware"
 
 
-@dataclass(frozen=True)
+@record
 class LoadedFleet:
     """A fleet and where it came from, as :class:`LoadedSpec`; ``members`` in the order of the document."""
 

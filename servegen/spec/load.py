@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -16,6 +15,7 @@ from pydantic import ValidationError
 
 from servegen import inputs
 from servegen.errors import Diagnostic, NotBuiltError, SpecError, UserError, Where
+from servegen.record import record
 from servegen.secrecy import secret_value
 from servegen.spec.base import Section
 from servegen.spec.explain import explain, sort_key
@@ -46,7 +46,7 @@ S = TypeVar("S", bound=Section)
 Reader = Callable[[Document, dict[str, Any], WhereMap, str, str], L]
 
 
-@dataclass(frozen=True)
+@record
 class LoadedSpec:
     """A spec and where it came from.
 

@@ -6,14 +6,14 @@ Building a feature means deleting its row.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from servegen.errors import Diagnostic
+from servegen.record import record
 from servegen.spec.tree import WhereMap
 
 
-@dataclass(frozen=True)
+@record
 class Unbuilt:
     """``key`` (dotted; ``*`` is every item of a list) may hold nothing but ``built``, or anything but ``missing``."""
 

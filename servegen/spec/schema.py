@@ -154,15 +154,16 @@ class SpecBody(Section):
 
     preset: PresetName | None = Field(None, description="Fills what the spec leaves silent.")
     model: Model = Field(description="What is served.")
-    slo: Slo = Field(default_factory=lambda: Slo.model_validate({}), description="What latency must be kept.")
+    # model_construct: an empty section needs no validator, which would be built beside the one of the whole spec
+    slo: Slo = Field(default_factory=Slo.model_construct, description="What latency must be kept.")
     traffic: Traffic = Field(description="What arrives; without a load the pool is saturated.")
     hardware: Hardware = Field(description="What there is to run on.")
     objective: Objective = Field("cost", description="What is best among the plans that meet the SLOs.")
     constraints: Constraints = Field(
-        default_factory=lambda: Constraints.model_validate({}), description="What narrows the search."
+        default_factory=Constraints.model_construct, description="What narrows the search."
     )
     deploy: Deploy = Field(
-        default_factory=lambda: Deploy.model_validate({}), description="How the plan meets the cluster."
+        default_factory=Deploy.model_construct, description="How the plan meets the cluster."
     )
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 
+from servegen.record import record
 from servegen.spec.load import loads
 from servegen.spec.tree import core_scalar
 
 
-@dataclass(frozen=True)
+@record
 class Answers:
     """What ``servegen init`` asks, as a person writes it; the defaults are what ``--yes`` takes.
 

@@ -28,6 +28,7 @@ from ruamel.yaml.events import (
 from ruamel.yaml.reader import ReaderError
 
 from servegen.errors import Diagnostic, SpecError, Where
+from servegen.record import record
 
 MAX_DEPTH = 50
 MAX_NODES = 50_000  # of one file, every alias counted as what it stands for
@@ -59,7 +60,7 @@ class Document:
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
+@record
 class WhereMap:
     """Where each key of a document stands. Paths are dotted, list items by index: ``spec.hardware.pool.0.price``."""
 

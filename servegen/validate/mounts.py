@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from servegen.plan import Role
+from servegen.record import record
 from servegen.validate.objects import Manifest, Scene, mapping, sequence
 from servegen.validate.syntax import shown
 
@@ -20,7 +20,7 @@ _EMPTY = ("emptyDir", "ephemeral")
 _OF_THE_IMAGE = ("/", "/bin", "/lib", "/lib64", "/proc", "/usr")
 
 
-@dataclass(frozen=True)
+@record
 class Mount:
     """A mount at the path that its text comes to, and the volume behind it."""
 

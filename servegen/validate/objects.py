@@ -11,6 +11,7 @@ from servegen.engines.launch import Launch
 from servegen.errors import Diagnostic, Severity, Where
 from servegen.governing import written
 from servegen.plan import Plan, Role
+from servegen.record import record
 
 FOLDER = "kubernetes/"
 KUSTOMIZATION = "kubernetes/kustomization.yaml"
@@ -52,7 +53,7 @@ TEMPLATES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Manifest:
     """One document of one file under ``kubernetes/``, seen from one of its pod templates where it has more than one."""
 

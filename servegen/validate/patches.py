@@ -7,13 +7,14 @@ warning; what cannot work, or contradicts the plan, is an error.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from servegen.errors import Diagnostic, Where
 from servegen.governing import written
 from servegen.manifest import UnreadableError, documents
+from servegen.record import record
 from servegen.secrecy import secret_value
 from servegen.validate.locate import narrowest, nearest
 from servegen.validate.merge import PatchError, merged
@@ -26,7 +27,7 @@ _KEY = "deploy.overrides.patches"
 Judge = Callable[[list[Manifest]], list[Diagnostic]]
 
 
-@dataclass(frozen=True)
+@record
 class Patch:
     """One patch: its place among the spec's, its file in the bundle, and what it says."""
 

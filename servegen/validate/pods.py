@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from servegen.engines.launch import IN_POD, Launch
 from servegen.engines.startup import LEAST_PROCESS_BYTES, PROCESS_BYTES
 from servegen.plan import Role
+from servegen.record import record
 from servegen.validate.containers import literal, node_words
 from servegen.validate.objects import Manifest, Scene, admits, dig, mapping, sequence
 from servegen.validate.syntax import quantity, shown
@@ -91,7 +91,7 @@ def _check_command(scene: Scene, m: Manifest, launch: Launch, container: Any) ->
             scene.add("command", m, f"{path}.env", problem, "deploy.overrides.env")
 
 
-@dataclass(frozen=True)
+@record
 class _Reference:
     """A word that the kubelet expands, which is another than the same letters in themselves."""
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from servegen.engines import decisions, sglang_router
 from servegen.engines.contract import load_contract
 from servegen.engines.launch import IN_SCRIPT, Arg, Launch, Place
 from servegen.errors import Diagnostic, Where
 from servegen.plan import Plan
+from servegen.record import record
 from servegen.validate.decided import check_decided
 from servegen.validate.serving import check_serving
 from servegen.validate.shell import check_reached
@@ -37,7 +38,7 @@ _PARALLEL = (("--tp-size", "--pp-size"), ("--tensor-model-parallel-size", "--pip
 _EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
-@dataclass(frozen=True)
+@record
 class Script:
     """A launch script, parsed: ``argv`` of its exec command without what stays for the shell, and what it exports.
 
@@ -122,7 +123,7 @@ def parse_script(text: str) -> Script:
     return Script(argv, env, takes, frozenset(i for i, word in enumerate(own) if word.live), split)
 
 
-@dataclass(frozen=True)
+@record
 class _Word:
     """A word without its quotes; see :class:`Script` for what it may be."""
 

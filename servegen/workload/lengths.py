@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from servegen.record import record
 from servegen.workload.shapes import Buckets, Floats, LogCurve, Samples, Shape, normal_quantile
 
 # Finer towards the tail, because that is where latency bounds bite.
@@ -18,7 +19,7 @@ NODE_EDGES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 1.0)
 _MEDIAN_BIN = NODE_EDGES.index(0.5)
 
 
-@dataclass(frozen=True)
+@record
 class Lengths:
     """A distribution of token counts, X = max(floor, scale * S - shift) of a shape S; never below 1 token.
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen.record import record
 from servegen.workload.lengths import NODE_EDGES, Lengths
 from servegen.workload.trace import HASH_BLOCK_TOKENS, TraceRequests
 
@@ -25,7 +25,7 @@ FOLLOWED = 0.3
 _SEED = 0
 
 
-@dataclass(frozen=True)
+@record
 class Found:
     """Prompts of which a cache holds a part: ``share`` of all their tokens. ``computed`` are the tokens that are left of one, at
     least 1; ``cached_by_bin`` how many are found, on average, of those that leave a number in each bin of NODE_EDGES.

@@ -18,6 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen.record import record
+
 Floats = NDArray[np.float64]
 
 # exp(6 * 3.09) is a p99.9 of 1e8 times the median: figures that ask for more are not request lengths.
@@ -119,7 +121,7 @@ class Samples:
         return part
 
 
-@dataclass(frozen=True)
+@record
 class Buckets:
     """Uniform between ``lows[i]`` and ``highs[i]`` with probability ``weights[i]`` (> 0, sum 1). Build it with `of`."""
 
@@ -185,7 +187,7 @@ def _uniform_moment(low: Floats, high: Floats, k: int) -> Floats:
     return total
 
 
-@dataclass(frozen=True)
+@record
 class LogCurve:
     """log x as a monotone curve of the normal score z: PCHIP between the knots, straight (lognormal tails) outside.
 

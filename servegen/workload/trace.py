@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from servegen import inputs
 from servegen.errors import Diagnostic, UserError, Where
+from servegen.record import record
 
 # Tokens in one entry of hash_ids, as the Mooncake traces (kvcache-ai/Mooncake, FAST25-release) cut them.
 HASH_BLOCK_TOKENS = 512
@@ -54,7 +55,7 @@ class TraceRequests:
         return len(self.arrival_s)
 
 
-@dataclass(frozen=True)
+@record
 class _Format:
     """Names of the three columns, and how a cell of the first becomes seconds."""
 

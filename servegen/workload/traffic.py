@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from servegen.errors import Diagnostic, UserError, Where
+from servegen.record import record
 from servegen.workload.lengths import Lengths
 from servegen.workload.reuse import Found
 from servegen.workload.trace import HASH_BLOCK_TOKENS, TraceRequests
@@ -30,7 +31,7 @@ _NOT_NEGATIVE = (
 )
 
 
-@dataclass(frozen=True)
+@record
 class Workload:
     """The traffic of one service. Exactly one load is stated: a rate, a concurrency, users, or ``saturate``.
 

@@ -11,11 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 from ruamel.yaml import YAML
 
 import servegen.solve.resolve
 import servegen.solve.search
-from servegen.cli.app import run
+from servegen.cli.app import COMMANDS, application, run
 from servegen.errors import CatalogError, Diagnostic, Fix, InfeasibleError
 from servegen.plan import Plan
 from tests.unit.plans import make_plan
@@ -76,6 +77,17 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 
 
 # --- usage and failures -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_that_is_registered_alone_says_what_it_says_among_all(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([command, "--help"]) == 0
+    alone = capsys.readouterr().out
+    typer.main.get_command(application()).main([command, "--help"], prog_name="servegen", standalone_mode=False)
+    assert capsys.readouterr().out == alone
+    assert alone.startswith(f"Usage: servegen {command} ")
 
 
 @pytest.mark.parametrize(

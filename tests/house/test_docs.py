@@ -87,13 +87,13 @@ def commands() -> dict[str, set[str]]:
     """The long flags of every command, those of a group's commands together."""
     import typer
 
-    from servegen.cli.app import app
+    from servegen.cli.app import application
 
     def flags(command: Any) -> set[str]:
         own = {o for p in command.params for o in getattr(p, "opts", []) if o.startswith("--")}
         return own.union(*(flags(c) for c in getattr(command, "commands", {}).values())) - {"--help"}
 
-    return {name: flags(command) for name, command in typer.main.get_command(app).commands.items()}  # type: ignore[attr-defined]
+    return {name: flags(command) for name, command in typer.main.get_command(application()).commands.items()}  # type: ignore[attr-defined]
 
 
 def test_the_cli_page_has_every_command_with_its_flags_and_no_other() -> None:

@@ -27,7 +27,10 @@ ranges() {
   "$1" - "$2" <<'PY'
 import re, sys, tomllib
 #: First releases with wheels for a Python that is younger than the lower bound.
-LATER = {("numpy", 13): "2.1.0", ("numpy", 14): "2.3.2", ("pydantic", 13): "2.8.0", ("pydantic", 14): "2.12.0"}
+LATER = {
+    ("numpy", 13): "2.1.0", ("numpy", 14): "2.3.2", ("pydantic", 13): "2.8.0", ("pydantic", 14): "2.12.0",
+    ("ruamel.yaml.clib", 13): "0.2.12", ("ruamel.yaml.clib", 14): "0.2.15",
+}
 with open("pyproject.toml", "rb") as file:
     found = tomllib.load(file)["project"]["dependencies"]
 for requirement in found:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,27 @@ def test_a_broken_file_does_not_load(tmp_path: Path, old: str, new: str, why: st
     assert old in GOOD
     with pytest.raises(CatalogError, match=why):
         take(GOOD.replace(old, new, 1))
+
+
+def test_the_fast_parser_reads_every_file_of_the_catalogue_as_the_slow_one_does() -> None:
+    files = sorted(loader.ROOT.rglob("*.yaml"))
+    assert len(files) > 100
+    for file in files:
+        text = file.read_text("utf-8")
+        assert repr(loader.own(text, file)) == repr(loader.parse(text, file)), file  # repr, as nan is not equal to itself
+
+
+@pytest.mark.parametrize(
+    "broken",
+    ["a: 1\na: 2\n", "a: [1, 2\n", "a: b: c\n", 'a: "\\q"\n', "- 1\n", "", "a: *b\n", "a: !thing 1\n", "\x00", "a: \ud800"],
+)
+def test_a_broken_file_gives_the_same_message_whatever_parser_reads_it_first(broken: str) -> None:
+    def message(read: Callable[[str, Path], object]) -> str:
+        with pytest.raises(CatalogError) as caught:
+            read(broken, Path("x.yaml"))
+        return str(caught.value)
+
+    assert message(loader.own) == message(loader.parse)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from servegen.spec.load import LoadedSpec, load, loads
 from servegen.spec.not_yet import NOT_YET
 from servegen.spec.presets import PRESETS, SPEAKS_FOR, apply_preset
-from servegen.spec.schema import json_schema
+from servegen.spec.schema import Constraints, Deploy, Slo, json_schema
 
 VALID = Path(__file__).parent.parent / "fixtures" / "specs" / "valid"
 
@@ -113,6 +113,12 @@ def test_every_default(minimal: LoadedSpec) -> None:
             },
         },
     }
+
+
+@pytest.mark.parametrize("section", [Slo, Constraints, Deploy])
+def test_a_section_that_is_left_out_is_one_without_keys(section: Any) -> None:
+    made, checked = section.model_construct(), section.model_validate({})
+    assert made == checked and vars(made) == vars(checked) and made.model_dump() == checked.model_dump()
 
 
 @pytest.mark.parametrize(
