@@ -24,9 +24,9 @@ AT_ONCE = 4096
 #: Of more candidates than that one of so many in each row is computed first, and of the others those that may be needed.
 LARGE = 2048
 STRIDE = 16
-#: Disciplines in which a replica that holds more sequences never carries fewer requests; where prompts share the steps of decodes
-#: it can, near saturation.
-RISING = frozenset({"prefill-first", "static"})
+#: Disciplines in which a replica that holds more sequences never carries fewer requests. Where prompts share the steps of decodes
+#: it can, near saturation; and a larger static batch waits for a longer answer.
+RISING = frozenset({"prefill-first"})
 
 
 @dataclass(eq=False)

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import pkgutil
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -60,8 +61,9 @@ def problem(**stated: str) -> Problem:
 
 @contextlib.contextmanager
 def reduced(limits: Sequence[int], chunks: Sequence[int]) -> Iterator[None]:
-    """The search over these batch limits and chunks only, in every module that knows them."""
-    small = {"BATCH_LIMITS": np.array(limits, dtype=np.float64), "CHUNKS": tuple(chunks)}
+    """The search over these batch limits and chunks only, in every module that knows them; every other limit is computed first,
+    as it is of many."""
+    small: dict[str, Any] = {"BATCH_LIMITS": np.array(limits, dtype=np.float64), "CHUNKS": tuple(chunks), "LARGE": 0, "STRIDE": 2}
     with contextlib.ExitStack() as stack:
         for found in pkgutil.iter_modules(servegen.solve.__path__):
             module = importlib.import_module(f"servegen.solve.{found.name}")
