@@ -2,7 +2,8 @@
 
 For each spec the candidates of its search, the search's CPU seconds and candidates/s, those of `solve` (with the ends of the
 band, the rivals and the prediction), and of a whole `servegen plan` above the bare imports, with its peak memory. Then how time
-grows with the space: one spec on pools of one to 64 nodes, with one to four kinds of them, and with one to four precisions.
+grows with the space: one spec on pools of one to 64 nodes, with one to four kinds of them, with one to four precisions, and with
+everything at once that the language lets the solver decide.
 
 CPU seconds are the smallest of RUNS, because noise only adds. Children run compiled, as an installed package does.
 """
@@ -36,14 +37,29 @@ spec:
   hardware: {{pool: [{pool}]}}
   constraints: {{topology: {topology}, weights: [{weights}], kvCache: [{kv}]}}
 """
+EVERYTHING = """apiVersion: servegen/v1alpha1
+kind: ServingSpec
+metadata: {{name: everything}}
+spec:
+  model:
+    name: meta-llama/Llama-3.1-70B-Instruct
+    speculative: {{method: eagle3, draft: yuhuili/EAGLE3-LLaMA3.3-Instruct-70B, steps: 4, acceptance: 0.7}}
+  slo: {{ttft: {{p95: 1s}}, itl: {{p95: 50ms}}{bounds}}}
+  traffic: {{rate: 12/s, burstiness: 1.5, prefix: {{hitRate: 0.3}}, isl: {{mean: 1024, p95: 3000}}, osl: {{mean: 256, p95: 600}}}}
+  hardware: {{pool: [{pool}]}}
+  constraints: {{weights: [fp8, bf16], kvCache: [fp8, bf16], engines: [sglang, vllm]}}
+"""
+
+
+def pool_of(nodes: int, kinds: int) -> str:
+    of = ("h100-sxm-80gb", "h200-sxm-141gb", "a100-sxm-80gb", "l40s-48gb")[:kinds]
+    return ", ".join(f"{{accelerator: {k}, nodes: {nodes}, perNode: 8, fabric: {{bandwidth: 400Gbps}}}}" for k in of)
 
 
 def spec(nodes: int, kinds: int = 1, precisions: int = 1, topology: str = "auto") -> str:
     """A spec on so many nodes of each of so many kinds, with so many pairs of weight and KV precision."""
-    of = ("h100-sxm-80gb", "h200-sxm-141gb", "a100-sxm-80gb", "l40s-48gb")[:kinds]
-    pool = ", ".join(f"{{accelerator: {k}, nodes: {nodes}, perNode: 8, fabric: {{bandwidth: 400Gbps}}}}" for k in of)
     weights, kv = (", ".join(("fp8", "bf16")[: 1 + (precisions > n)]) for n in (1, 2))
-    return GROWING.format(rate=1.5 * nodes, pool=pool, topology=topology, weights=weights, kv=kv)
+    return GROWING.format(rate=1.5 * nodes, pool=pool_of(nodes, kinds), topology=topology, weights=weights, kv=kv)
 
 
 def told(path: str, name: str, bare: float) -> None:
@@ -80,7 +96,7 @@ def grown(name: str, text: str) -> None:
 
     problem = resolve(loads(text, "growing.yaml")[0])
     count, seconds = search(problem).searched, best_of(lambda: search(problem))
-    print(f"{name:<28} {count:>10,} {seconds * 1e3:>9.1f} {count / seconds / 1e6:>7.2f}")
+    print(f"{name:<36} {count:>10,} {seconds * 1e3:>9.1f} {count / seconds / 1e6:>7.2f}")
     sys.stdout.flush()
 
 
@@ -104,6 +120,9 @@ def main() -> None:
         grown(f"auto, 4 nodes of {kinds} kinds", spec(4, kinds=kinds))
     for precisions in (1, 2, 3):
         grown(f"auto, 4 nodes, precisions {precisions}", spec(4, precisions=precisions))
+    # Bounds on whole requests join the roles of a split: what a pair of them sees is computed pair by pair.
+    grown("everything", EVERYTHING.format(pool=pool_of(4, 2), bounds=""))
+    grown("everything, e2e too, of one kind", EVERYTHING.format(pool=pool_of(4, 1), bounds=", e2e: {p95: 30s}"))
 
 
 if __name__ == "__main__":
