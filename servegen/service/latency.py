@@ -85,16 +85,27 @@ def _steadier_tail(t: Array, cv2: Array) -> Array:
 
 def ttft_exceeds(p: Point, t: Array) -> Array:
     """Chance that the first token comes later than ``t`` seconds after arrival."""
-    left, rest = (t - p.const_s)[:, None], p.rest_s[:, None]
-    low, high = p.service_edges_s[:, :-1], p.service_edges_s[:, 1:]
+    return _late(p)(t)
+
+
+def _late(p: Point) -> Callable[[Array], Array]:
+    """:func:`ttft_exceeds` as a function of ``t``, which can be asked several times."""
+    edges, rest = p.service_edges_s, p.rest_s[:, None]
+    low, high = edges[:, :-1], edges[:, 1:]
     # Prompts of a bin and the rest of a step are even; their sum is taken as even, too, as wide as its variance asks for.
-    width = np.maximum(np.sqrt((high - low) ** 2 + rest * rest), 1e-12)
-    late = np.minimum(np.maximum(((low + high + rest) / 2.0 - left) / width + 0.5, 0.0), 1.0) @ WIDTHS
-    # Those who wait: the tail of what is left, averaged over each bin of prompts (convex, so from above).
+    width, middle = np.maximum(np.sqrt((high - low) ** 2 + rest * rest), 1e-12), (low + high + rest) / 2.0
     mean = np.maximum(p.rest_s / 2.0 + p.wait_s, 1e-12)
     cv2 = np.maximum((p.rest_s**2 / 12.0 + p.wait_cv2 * p.wait_s**2) / mean**2, EVEN_CV2)
-    waiting = _steadier_tail(np.maximum(left - p.service_edges_s, 0.0) / mean[:, None], cv2) @ EDGE_WEIGHTS
-    return (1.0 - p.delayed) * late + p.delayed * waiting
+    soon, each = 1.0 - p.delayed, mean[:, None]
+
+    def late(t: Array) -> Array:
+        left = (t - p.const_s)[:, None]
+        alone = np.minimum(np.maximum((middle - left) / width + 0.5, 0.0), 1.0) @ WIDTHS
+        # Those who wait: the tail of what is left, averaged over each bin of prompts (convex, so from above).
+        waiting = _steadier_tail(np.maximum(left - edges, 0.0) / each, cv2) @ EDGE_WEIGHTS
+        return np.asarray(soon * alone + p.delayed * waiting)
+
+    return late
 
 
 def ttft_mean(p: Point) -> Array:
@@ -161,8 +172,8 @@ def pace_exceeds(p: Point, t: Array, d: Demand) -> Array:
 
 def e2e_exceeds(p: Point, t: Array, d: Demand) -> Array:
     """Chance that a whole request takes longer than ``t``: first token plus gaps, prompt and output lengths independent (F38)."""
-    parts = [w * ttft_exceeds(p, t - max(o - 1.0, 0.0) * p.gap_mean_s) for w, o in zip(EDGE_WEIGHTS, d.osl_edges, strict=True)]
-    return np.asarray(sum(parts))
+    late = _late(p)
+    return np.asarray(sum(w * late(t - max(o - 1.0, 0.0) * p.gap_mean_s) for w, o in zip(EDGE_WEIGHTS, d.osl_edges, strict=True)))
 
 
 def e2e_mean(p: Point, d: Demand) -> Array:
@@ -200,6 +211,11 @@ def percentile_of(chance: Callable[[Point, Array], Array], probability: float, p
         return lambda t: chance(some, t)
 
     return quantile_of(make, probability, len(p.level))
+
+
+def ttft_percentile(probability: float, p: Point) -> Array:
+    """The same of the first token."""
+    return quantile_of(lambda index: _late(take(p, index)), probability, len(p.level))
 
 
 def pace_percentile(probability: float, p: Point, d: Demand) -> Array:

@@ -13,7 +13,7 @@ from servegen.record import record
 from servegen.roofline.step import take
 from servegen.service import size
 from servegen.service.disciplines import DISCIPLINES, means_only
-from servegen.service.latency import pace_percentile, percentile_of, ttft_exceeds
+from servegen.service.latency import pace_percentile, ttft_percentile
 from servegen.solve.candidate import Block, Candidate, RoleChoice, leaders, three_digits
 from servegen.solve.carried import RISING, Carried
 from servegen.solve.frame import Frame, RoleFrame, frames
@@ -289,6 +289,6 @@ def _latency_keys(
     config, least = index // len(chunks_for(problem)), np.full(mask.shape[0], np.inf)
     np.minimum.at(least, config, paces)
     best, firsts = np.flatnonzero(paces == least[config]), np.full(len(paces), np.inf)
-    firsts[best] = three_digits(percentile_of(ttft_exceeds, 0.95, take(p, best)))
+    firsts[best] = three_digits(ttft_percentile(0.95, take(p, best)))
     itl[row, column], ttft[row, column] = paces[inverse], firsts[inverse]
     return itl, ttft

@@ -231,7 +231,7 @@ class Pair:
         return np.asarray(~self._misses(point, late).reshape(x.shape))
 
     def _p95(self, point: Point) -> tuple[Array, Array]:
-        return latency.pace_percentile(0.95, point, self.problem.demand), latency.percentile_of(latency.ttft_exceeds, 0.95, point)
+        return latency.pace_percentile(0.95, point, self.problem.demand), latency.ttft_percentile(0.95, point)
 
     def _candidate(self, x: Array, y: Array, enough: Mask, extra: tuple[Array, ...]) -> Candidate:
         """The best of the candidates that are ``enough``."""
