@@ -132,6 +132,8 @@ def prefill_only(s: Server, d: Demand, level: Array) -> Point:
     (together, others), most = bulk.per_step(level, d.queue_cv2), _most_together(s, d)
     company = np.minimum(together, most)
     effective = s.prefill_mean_s * batching_gain(s, d, company)
+    if s.rates_only:
+        return of_rate(level, level / effective)
     zeros = np.zeros_like(level)
     more = added_s(s, d, company, effective, np.maximum(others, 1.0))
     w = Work(effective, more, company, s.prefill_cv2, s.prefill_third, s.left_s)
@@ -162,8 +164,11 @@ def decode_only(s: Server, d: Demand, level: Array) -> Point:
     """A server that takes over prefilled requests: no prefill ever lengthens a step."""
     beside = queueing.beside(d, level, queueing.company(d, level))
     step = s.terms.decode_s(level + beside, s.kv_s)
-    zeros = np.zeros_like(level)
     tokens = burst(s, d)
+    rate = level / (rounds_of(tokens, d) * step)
+    if s.rates_only:
+        return of_rate(level, rate)
+    zeros = np.zeros_like(level)
     number = queueing.number_std(s, d, level, beside, step)
     return unstalled(
         tokens,
@@ -171,7 +176,7 @@ def decode_only(s: Server, d: Demand, level: Array) -> Point:
         **queueing.spread(s, d, level + beside, number, step),
         level=level,
         seen=level + beside,
-        rate=level / (rounds_of(tokens, d) * step),
+        rate=rate,
         busy=zeros,
         service_mean_s=zeros,
         gap_s=step,

@@ -172,8 +172,9 @@ def pace_exceeds(p: Point, t: Array, d: Demand) -> Array:
 
 def e2e_exceeds(p: Point, t: Array, d: Demand) -> Array:
     """Chance that a whole request takes longer than ``t``: first token plus gaps, prompt and output lengths independent (F38)."""
-    late = _late(p)
-    return np.asarray(sum(w * late(t - max(o - 1.0, 0.0) * p.gap_mean_s) for w, o in zip(EDGE_WEIGHTS, d.osl_edges, strict=True)))
+    late, gaps = _late(p), [max(o - 1.0, 0.0) for o in d.osl_edges]
+    weights = {g: sum(w for w, other in zip(EDGE_WEIGHTS, gaps, strict=True) if other == g) for g in dict.fromkeys(gaps)}
+    return np.asarray(sum(w * late(t - g * p.gap_mean_s) for g, w in weights.items()))
 
 
 def e2e_mean(p: Point, d: Demand) -> Array:

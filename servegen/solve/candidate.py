@@ -19,6 +19,12 @@ from servegen.solve.space import Rows, Shape, budget_of, shape_of
 
 Array = NDArray[np.float64]
 
+#: Powers of ten, and by what numbers from there on are multiplied and divided to have three digits before the point: powers that
+#: are exact, so that what comes of three digits is the number nearest to them.
+DECADES: Array = np.array([float(f"1e{power}") for power in range(-20, 25)])
+UP: Array = np.array([float(f"1e{max(2 - power, 0)}") for power in range(-20, 25)])
+DOWN: Array = np.array([float(f"1e{max(power - 2, 0)}") for power in range(-20, 25)])
+
 
 @record
 class Block:
@@ -213,11 +219,16 @@ def first_of(problem: Problem, candidates: Iterable[Candidate]) -> Candidate | N
 
 
 def three_digits(values: Array) -> Array:
-    """Rounded to three significant digits, so that differences far below the prediction's error do not decide."""
-    told = np.isfinite(values) & (values > 0)
+    """Rounded to three significant digits, so that differences far below the prediction's error do not decide.
+
+    What has the same digits is the same number, and more is never less. (Logarithms would not do: their last bits differ by
+    processor.) What lies beyond :data:`DECADES` stays as it is.
+    """
+    told = (values >= DECADES[0]) & (values < DECADES[-1])
     safe = np.where(told, values, 1.0)
-    scale = 10.0 ** (np.floor(np.log10(safe)) - 2.0)
-    return np.where(told, np.round(safe / scale) * scale, values)
+    decade = np.searchsorted(DECADES, safe, side="right") - 1
+    up, down = UP[decade], DOWN[decade]
+    return np.where(told, np.round(safe * up / down) / up * down, values)
 
 
 def leaders(mask: NDArray[np.bool_], keys: tuple[Array, ...], headroom: Array | None = None) -> NDArray[np.bool_]:

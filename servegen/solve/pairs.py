@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from servegen.service import latency
-from servegen.service.point import Point
 from servegen.solve.aggregate import ROUNDING, Outcome, no_power
 from servegen.solve.candidate import Candidate
 from servegen.solve.counts import Frontier, frontier
 from servegen.solve.frame import RoleFrame
-from servegen.solve.pair import CELLS, Pair, idle_s, joined
+from servegen.solve.pair import Pair, idle_s
 from servegen.solve.problem import EngineOption, Kind, Problem
 from servegen.solve.rate_pairs import rated, rates_decide
 from servegen.solve.space import Rows
 from servegen.solve.split import PEERS, Array, Index, Mask, Servers, fabric_between, gaps, starts, within_bounds
+from servegen.solve.timed_pairs import CELLS, Loaded, joined, timed
 
 #: Rounds of rate -> duration -> rate of a closed loop; the duration hardly depends on the rate below the sized load.
 LOOP_ROUNDS = 3
@@ -63,8 +63,8 @@ def paired(
         pairs = [] if found else _configurations(problem, pre, dec, together)
     else:
         pairs = _configurations(problem, pre, dec, together)
-        found = [best for pair in pairs if (best := pair.best(rejected, late))]
-        searched = sum(len(pair.p) * len(pair.q) for pair in pairs)
+        found = timed(problem, pairs, rejected, late)
+        searched = sum(pair.searched for pair in pairs)
     most = 0.0 if found else max((pair.most() for pair in pairs), default=0.0)
     if not problem.open_loop and not problem.saturate and problem.objective != "throughput":
         found = turning(problem, found)
@@ -132,7 +132,6 @@ def _configurations(problem: Problem, start: Servers, gaps: Servers, together: M
     starting = _by_value(pre.config[start.row] * PEERS + start.peer)
     out = []
     decoding = _by_value(dec.config[gaps.row])
-    started, decoded = dict[tuple[bytes, ...], Point](), dict[tuple[bytes, ...], Point]()
     idle = idle_s(problem, start, gaps)
     for i, first in enumerate(pre.lowered.configs):
         for j, q in decoding.items():
@@ -140,7 +139,7 @@ def _configurations(problem: Problem, start: Servers, gaps: Servers, together: M
             p = starting.get(i * PEERS + second.tp)
             if p is not None and together[i, j]:
                 front = _front(problem, kinds, first.tp, second.tp, fronts)
-                out.append(Pair(problem, start.block, gaps.block, start, gaps, p, q, front, idle, started, decoded))
+                out.append(Pair(problem, start.block, gaps.block, start, gaps, p, q, front, idle))
     return out
 
 
@@ -162,7 +161,8 @@ def turning(problem: Problem, candidates: Sequence[Candidate]) -> list[Candidate
     for start in range(0, len(rate), CELLS):
         some = slice(start, start + CELLS)
         for _ in range(LOOP_ROUNDS):
-            p = joined(problem, blocks[0], pre[some], blocks[1], dec[some], rate[some] / x[some], rate[some] / y[some])
+            first, second = Loaded(blocks[0], pre[some], rate[some] / x[some]), Loaded(blocks[1], dec[some], rate[some] / y[some])
+            p = joined(problem, first, second)
             rate[some] = problem.load / (latency.e2e_mean(p, problem.demand) + problem.think_s)
     return [_at_rate(problem, c, r) for c, r in zip(candidates, rate.tolist(), strict=True)]
 

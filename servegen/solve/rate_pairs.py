@@ -14,14 +14,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from servegen.record import record
-from servegen.solve.candidate import Block, Candidate, three_digits
+from servegen.solve.candidate import DECADES, Block, Candidate, three_digits
 from servegen.solve.counts import frontier
 from servegen.solve.pair import MISSED, price, role_of
 from servegen.solve.problem import Problem
 from servegen.solve.split import PEERS, Array, Index, Mask, Servers
-
-#: From here on more of a load never has less to three digits; below, a power of ten can lose its last bit.
-RISING = 1e-4
 
 
 @record
@@ -70,9 +67,10 @@ class Side:
 
 
 def rates_decide(problem: Problem) -> bool:
-    """Whether no bound, and nothing that is minimised, depends on how loaded the servers of a pair are; nor on a last bit."""
+    """Whether no bound, and nothing that is minimised, depends on how loaded the servers of a pair are. (Of next to no load the
+    digits are not told.)"""
     whole = any(b.metric == "e2e" for b in problem.slo.bounds) or not np.isnan(problem.slo.attainment)
-    return problem.open_loop and problem.load > 2.0 * RISING and not whole and problem.objective in ("cost", "energy")
+    return problem.open_loop and problem.load > 2.0 * DECADES[0] and not whole and problem.objective in ("cost", "energy")
 
 
 @record

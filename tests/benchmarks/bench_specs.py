@@ -2,14 +2,15 @@
 
 For each spec the candidates of its search, the search's CPU seconds and candidates/s, those of `solve` (with the ends of the
 band, the rivals and the prediction), and of a whole `servegen plan` above the bare imports, with its peak memory. Then how time
-grows with the space: one spec on pools of one to 64 nodes, with one to four kinds of them, with one to four precisions, and with
-everything at once that the language lets the solver decide.
+grows with the space: one spec on pools of one to 64 nodes, with one to four kinds of them, with one to four precisions, with
+everything at once that the language lets the solver decide, and by what is minimised, what arrives and what is bounded.
 
 CPU seconds are the smallest of RUNS, because noise only adds. Children run compiled, as an installed package does.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import tempfile
@@ -49,6 +50,25 @@ spec:
   hardware: {{pool: [{pool}]}}
   constraints: {{weights: [fp8, bf16], kvCache: [fp8, bf16], engines: [sglang, vllm]}}
 """
+#: What makes a split depend on how loaded its servers are.
+TIMED = """apiVersion: servegen/v1alpha1
+kind: ServingSpec
+metadata: {{name: timed}}
+spec:
+  model: {{name: meta-llama/Llama-3.1-70B-Instruct}}
+  objective: {objective}
+  slo: {slo}
+  traffic: {{{load}isl: {{mean: 1024, p95: 3000}}, osl: {{mean: 256, p95: 600}}}}
+  hardware: {{pool: [{pool}]}}
+  constraints: {{weights: [fp8, bf16], kvCache: [fp8, bf16]}}
+"""
+OBJECTIVES = ("cost", "latency", "throughput")
+LOADS = {"a rate": "rate: 12/s, ", "users": "users: {active: 400, thinkTime: 6s}, ", "saturated": ""}
+WHOLE = {
+    "apart": "{ttft: {p95: 1s}, itl: {p95: 50ms}}",
+    "e2e": "{e2e: {p95: 9s}}",
+    "attainment": "{ttft: 1s, tpot: 40ms, attainment: 0.95}",
+}
 
 
 def pool_of(nodes: int, kinds: int) -> str:
@@ -120,9 +140,12 @@ def main() -> None:
         grown(f"auto, 4 nodes of {kinds} kinds", spec(4, kinds=kinds))
     for precisions in (1, 2, 3):
         grown(f"auto, 4 nodes, precisions {precisions}", spec(4, precisions=precisions))
-    # Bounds on whole requests join the roles of a split: what a pair of them sees is computed pair by pair.
+    # Bounds on whole requests join the roles of a split: how loaded both are decides, and not their rates alone.
     grown("everything", EVERYTHING.format(pool=pool_of(4, 2), bounds=""))
-    grown("everything, e2e too, of one kind", EVERYTHING.format(pool=pool_of(4, 1), bounds=", e2e: {p95: 30s}"))
+    grown("everything, e2e too", EVERYTHING.format(pool=pool_of(4, 2), bounds=", e2e: {p95: 30s}"))
+    for objective, load, bound in itertools.product(OBJECTIVES, LOADS, WHOLE):
+        text = TIMED.format(objective=objective, load=LOADS[load], slo=WHOLE[bound], pool=pool_of(4, 1))
+        grown(f"{objective}, {load}, {bound}", text)
 
 
 if __name__ == "__main__":
