@@ -243,10 +243,3 @@ def leaders(mask: NDArray[np.bool_], keys: tuple[Array, ...], headroom: Array | 
         value[left] = -three_digits(headroom[left])
         left &= value <= value.min(axis=1, keepdims=True)
     return left
-
-
-def first_best(
-    mask: NDArray[np.bool_], keys: tuple[Array, ...], headroom: Array | None = None
-) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Per row whether it has any column, and the first of its :func:`leaders`; shapes (rows, columns) -> (rows,), (rows,)."""
-    return np.asarray(mask.any(axis=1)), leaders(mask, keys, headroom).argmax(axis=1)
