@@ -23,7 +23,7 @@ from servegen.solve.pair import MISSED, Pair
 from servegen.solve.problem import Problem
 from servegen.solve.space import BATCH_LIMITS
 from servegen.solve.split import BUSIEST, Array, Index, Mask, combine
-from servegen.solve.ways import Needs, Ways, filling
+from servegen.solve.ways import ANY, Needs, Ways, filling
 
 #: Candidates of the pairs that are looked at together, about.
 GROUP = 1 << 16
@@ -133,13 +133,16 @@ class Field:
         way, fast, asked = self.way, self.problem.objective == "latency", _any(bounds)
         keys = (self.paces(),) if fast else (way.objective, way.devices, -way.headroom)
         order = np.lexsort((*keys[::-1], self.of))
-        ends = np.flatnonzero(_last_of_equals([key[order] for key in (self.of, *keys)]))
+        # Equals are tried together where what decides between them is looked at afterwards.
+        more_decides = fast or bool((way.j == ANY).any())
+        ends = np.flatnonzero(_last_of_equals([key[order] for key in (self.of, *keys)])) if more_decides else order
         begin, end = (np.searchsorted(self.of[order], np.arange(len(self.pairs)), side=side) for side in ("left", "right"))
         running, many, vain = np.flatnonzero(begin < end), FIRST if asked else 1, 0
         out: dict[int, Best] = {}
         while len(running):
-            # Equals are tried together: what decides between them is looked at afterwards.
-            stop = ends[np.searchsorted(ends, np.minimum(begin[running] + many, end[running]) - 1)] + 1
+            stop = np.minimum(begin[running] + many, end[running])
+            if more_decides:
+                stop = ends[np.searchsorted(ends, stop - 1)] + 1
             some = order[_ranges(begin[running], stop)]
             begin[running], many = stop, many * GROWTH
             ranks = [key[some] for key in keys]
