@@ -86,9 +86,13 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         return np.maximum(device, least_s[:, None])
 
     zero = np.zeros_like(level)
-    rate, busy, share, longer, running, followed = zero, zero, zero, zero, level, zero
-    of_burst = queueing.company(d, level)
-    beside, company = queueing.beside(d, level, of_burst), queueing.found(d, level, of_burst, d.gaps) - level
+    rate, busy, share, longer, followed = zero, zero, zero, zero, zero
+    # Those that decode leave prompts the less room the more they are: of so many as many end as prompts then can begin.
+    beside = queueing.beside(d, level, queueing.company(d, level))
+    fed = d.gaps * np.maximum(s.chunk - beside, 1.0) / (d.gaps + d.uncached_mean)
+    running = np.minimum(level, fed)
+    of_burst = queueing.company(d, running)
+    beside, found = queueing.beside(d, running, of_burst), queueing.found(d, running, of_burst, d.gaps)
     for turn in range(ROUNDS):
         seen = np.maximum(running + beside + queueing.begun(s, d, busy), 1.0)
         step = s.terms.decode_s(seen, s.kv_s)
@@ -103,22 +107,21 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         # Those of one step end in the same last step; what that has left goes to those who waited behind them when it began.
         ended = np.maximum(parts + ((prompts - 1.0) * whole)[:, None], 1.0) @ d.node_weights / prompts
         least = np.maximum(whole, 1.0 / prompts)
-        steps = np.maximum((1.0 - followed) * ended + followed * least, whole)
-        # Once every step carries a chunk, prompts set the pace: no more sequences can be decoding than they feed.
-        running = np.minimum(level, d.gaps / steps)
-        found, base = running + company, decoding_s(seen)
+        # Once every step carries prompts, as many share it as come.
+        steps = np.maximum(np.minimum((1.0 - followed) * ended + followed * least, d.gaps / np.maximum(found, 1e-12)), whole)
+        base = decoding_s(seen)
         longer = mixed_step(base, seen, d.uncached_mean / steps, 1.0 / steps, s.attention_mean_s / steps)
         if turn in (0, ROUNDS - 1):  # it changes little in between, and is the costliest of a round
             uneven = _uneven(s, d, seen, steps, split)
         longer = longer + uneven
-        rate = running / (steps * (longer - step) * found + d.gaps * step)
         share = np.minimum(steps * found / d.gaps, 1.0)
+        rate = running / (d.gaps * (step + share * (longer - step)))
         work = least * (mixed_step(base, seen, d.uncached_mean / least, 1.0 / least, s.attention_mean_s / least) + uneven)
         busy = np.minimum(rate * work, 1.0)
         # Of a queue nobody is left behind with the chance that it is idle; before the last step there were fewer by those who
         # came while it ran.
         idle = 1.0 - np.minimum(rate * steps * longer, 1.0)
-        followed = 1.0 - np.minimum(idle * np.exp(rate * longer), 1.0)
+        followed = 1.0 - np.minimum(idle * np.exp(np.minimum(rate * longer, 60.0)), 1.0)
     if s.rates_only:
         return of_rate(running, rate)
     gap_mean_s = share * longer + (1.0 - share) * step

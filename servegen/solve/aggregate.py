@@ -14,6 +14,7 @@ from servegen.roofline.step import take
 from servegen.service import size
 from servegen.service.disciplines import DISCIPLINES, means_only
 from servegen.service.latency import pace_percentile, ttft_percentile
+from servegen.solve.alike import begins
 from servegen.solve.candidate import Block, Candidate, RoleChoice, leaders, three_digits
 from servegen.solve.carried import RISING, Carried
 from servegen.solve.frame import Frame, RoleFrame, frames
@@ -275,8 +276,7 @@ def _latency_keys(
     row, column = np.nonzero(mask)
     load = problem.utilization * carried[row, column] if problem.saturate else problem.load / replicas[row, column]
     # Neighbours of one row and load are one question; limits that leave as many replicas stand side by side.
-    new = np.ones(len(row), dtype=bool)
-    new[1:] = (row[1:] != row[:-1]) | (load[1:] != load[:-1])
+    new = begins(row, load)
     first, inverse = np.flatnonzero(new), np.cumsum(new) - 1
     index, target = row[first], load[first]
     srv, step, d = take(block.server, index), DISCIPLINES[block.discipline], problem.demand

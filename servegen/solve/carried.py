@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from servegen.roofline.step import take
 from servegen.service import size
 from servegen.service.disciplines import DISCIPLINES, means_only
+from servegen.solve.alike import begins
 from servegen.solve.candidate import Block
 from servegen.solve.problem import Problem
 from servegen.solve.space import BATCH_LIMITS
@@ -61,8 +62,7 @@ class Carried:
             return False
         problem, level = self.problem, self.level[row, column]
         # Limits that allow more than the bounds do are all alike.
-        new = np.ones(len(row), dtype=bool)
-        new[1:] = (row[1:] != row[:-1]) | (level[1:] != level[:-1])
+        new = begins(row, level)
         of, place, asked = np.cumsum(new) - 1, row[new], level[new]
         lean, step = means_only(self.block.server, rates_only=problem.load_kind == "rate"), DISCIPLINES[self.block.discipline]
         load, rate = np.empty(len(asked)), np.empty(len(asked))

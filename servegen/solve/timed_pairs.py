@@ -18,6 +18,7 @@ from servegen.service.demand import Demand
 from servegen.service.disciplines import DISCIPLINES
 from servegen.service.point import Point
 from servegen.service.size import Slo
+from servegen.solve.alike import begins
 from servegen.solve.candidate import Block, Candidate, three_digits
 from servegen.solve.pair import MISSED, Pair
 from servegen.solve.problem import Problem
@@ -53,7 +54,7 @@ class Loaded:
         """Each that differs once, and which of them each is."""
         order = np.lexsort((self.load, self.row))
         row, load = self.row[order], self.load[order]
-        new = np.append(True, (row[1:] != row[:-1]) | (load[1:] != load[:-1]))[: len(order)]
+        new = begins(row, load)
         of = np.empty_like(order)
         of[order] = np.cumsum(new) - 1
         return Loaded(self.block, row[new], load[new]), of
@@ -135,7 +136,7 @@ class Field:
         order = np.lexsort((*keys[::-1], self.of))
         # Equals are tried together where what decides between them is looked at afterwards.
         more_decides = fast or bool((way.j == ANY).any())
-        ends = np.flatnonzero(_last_of_equals([key[order] for key in (self.of, *keys)])) if more_decides else order
+        ends = np.flatnonzero(np.append(begins(*(key[order] for key in (self.of, *keys)))[1:], True)) if more_decides else order
         begin, end = (np.searchsorted(self.of[order], np.arange(len(self.pairs)), side=side) for side in ("left", "right"))
         running, many, vain = np.flatnonzero(begin < end), FIRST if asked else 1, 0
         out: dict[int, Best] = {}
@@ -152,7 +153,7 @@ class Field:
                 some, ranks = some[again], [rank[again] for rank in ranks]
             fine = np.flatnonzero(self.at(some).on_time(bounds, late)) if asked else np.arange(len(some))
             of = self.of[some[fine]]
-            alike = np.cumsum(np.append(False, _last_of_equals([of, *(rank[fine] for rank in ranks)])[:-1]))
+            alike = np.cumsum(begins(of, *(rank[fine] for rank in ranks)))
             tried = np.full(len(self.pairs), len(some))
             for at in np.flatnonzero(np.diff(of, prepend=-1)).tolist():
                 equals = fine[at : np.searchsorted(alike, alike[at], side="right")]
@@ -236,10 +237,3 @@ def _ranges(start: Index, stop: Index) -> Index:
     step[0] = start[0]
     step[np.cumsum(stop - start)[:-1]] = start[1:] - stop[:-1] + 1
     return np.cumsum(step)
-
-
-def _last_of_equals(columns: Sequence[Array | Index]) -> Mask:
-    """Which rows differ in a column from the one that follows; the last row does."""
-    out = np.ones(len(columns[0]), dtype=bool)
-    out[:-1] = np.logical_or.reduce([c[1:] != c[:-1] for c in columns])
-    return out

@@ -63,7 +63,7 @@ def main() -> None:
     members = int(sys.argv[1]) if len(sys.argv) > 1 else MEMBERS
     size = processes()
     print(f"python {sys.version.split()[0]}, {members} members, one run each: wall s in {size} processes / in one")
-    ample, tight, small = (40, 40, 60), (9, 6, 12), (5, 3, 6)
+    ample, tight, small = (40, 40, 60), (9, 6, 13), (5, 3, 6)
     cases: tuple[tuple[str, tuple[int, int, int], FleetObjective], ...] = (
         ("ample pool, least cost", ample, "cost"),
         ("tight pool, least cost", tight, "cost"),

@@ -201,9 +201,9 @@ class Replica:
         def first_step(tokens: float, prompts: float, attention: float) -> float:
             return max(step_of(found, tokens, prompts, attention), s.least)
 
-        beside, extra = self.beside(asked), self.found(asked, t.gaps) - asked
+        n = min(asked, t.gaps * max(self.chunk - self.beside(asked), 1.0) / (t.gaps + t.new_mean))  # prompts begin no more
+        beside, found = self.beside(n), self.found(n, t.gaps)
         rate = busy = share = longer = followed = uneven = 0.0
-        n = asked
         for turn in range(4):
             seen = max(n + beside + self.begun(busy), 1.0)
             step_s = self.decode(seen)
@@ -217,9 +217,7 @@ class Replica:
             last = [max(v / room + 0.5 + (prompts - 1) * whole, 1.0) for v in t.new_bins]
             ended = sum(v * w for v, w in zip(last, t.bin_weights, strict=True)) / prompts
             least = max(whole, 1 / prompts)
-            steps = max((1 - followed) * ended + followed * least, whole)
-            n = min(asked, t.gaps / steps)  # prompts feed no more
-            found = n + extra
+            steps = max(min((1 - followed) * ended + followed * least, t.gaps / max(found, 1e-12)), whole)
             parts = [(v / k, w) for v, k, w in zip(t.new_bins, split, t.bin_weights, strict=True)]
             mean = sum(v * w for v, w in parts)
             more = max(t.new_mean / steps - mean, 0.0)
@@ -230,12 +228,12 @@ class Replica:
             idle = sum(w * max(s.least - v, 0.0) for v, w in times) - max(s.least - device, 0.0)
             uneven = matrices + max(idle, 0.0) if turn in (0, 3) else uneven
             longer = longer_step(t.new_mean / steps, 1 / steps, self.attention / steps) + uneven
-            rate = n / (steps * (longer - step_s) * found + t.gaps * step_s)
             share = min(steps * found / t.gaps, 1.0)
+            rate = n / (t.gaps * (step_s + share * (longer - step_s)))
             work = least * (longer_step(t.new_mean / least, 1 / least, self.attention / least) + uneven)
             busy = min(rate * work, 1.0)
             idle = 1 - min(rate * steps * longer, 1.0)
-            followed = 1 - min(idle * math.exp(rate * longer), 1.0)
+            followed = 1 - min(idle * math.exp(min(rate * longer, 60.0)), 1.0)
         full = longer_step(room, max(1 / whole, 1.0), self.attention / whole)
         packed = min(whole, 1.0)
         cv2, third = packed * t.new_cv2 + (1 - packed) * self.cv2, packed * t.new_third + (1 - packed) * self.third
