@@ -132,6 +132,8 @@ class Field:
     def best(self, bounds: Slo, late: Counter[str]) -> tuple[dict[int, Best], int]:
         """The best way of each pair that has one on time, by the pair; and how many candidates were tried for it in vain."""
         way, fast, asked = self.way, self.problem.objective == "latency", _any(bounds)
+        if not len(way):
+            return {}, 0
         keys = (self.paces(),) if fast else (way.objective, way.devices, -way.headroom)
         order = np.lexsort((*keys[::-1], self.of))
         # Equals are tried together where what decides between them is looked at afterwards.

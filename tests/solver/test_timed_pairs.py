@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import Counter
 from typing import Any
@@ -16,8 +17,8 @@ from servegen.solve.counts import spans
 from servegen.solve.pair import Pair
 from servegen.solve.problem import Problem
 from servegen.solve.search import search
-from servegen.solve.timed_pairs import Loaded, timed
-from servegen.solve.ways import Needs
+from servegen.solve.timed_pairs import Field, Loaded, timed
+from servegen.solve.ways import Needs, Ways
 from tests.solver.specs import LLAMA_8B, problem, reduced, spec_text
 from tests.solver.test_rate_pairs import told
 from tests.solver.test_whole_language import SETTINGS, SMALL, agree, both
@@ -189,3 +190,16 @@ def test_what_is_asked_twice_is_computed_once() -> None:
     assert len(once.row) == 3
     assert once.row[of].tolist() == row.tolist()
     assert once.load[of].tolist() == load.tolist()
+
+
+def test_a_pool_that_carries_too_little_has_no_way() -> None:
+    """Neither one that yields what it can, nor one that is asked for a load."""
+    for objective in ("throughput", "latency", "cost"):
+        question = dataclasses.replace(asked(objective, LOADS[0], "{e2e: {p95: 3s}}"), load=1e6)
+        with reduced(*SMALL):
+            seen = search(question)
+        assert seen.best is None
+        assert sum(seen.rejected[reason] for reason in seen.rejected if reason.startswith("split: more")) == seen.searched
+    question = asked("latency", LOADS[0], "{e2e: {p95: 3s}}")
+    nothing = Field.join(pairs_of(question)[:1], [Ways(*(np.zeros(0, dtype=np.int64) for _ in dataclasses.fields(Ways)))])
+    assert nothing.best(question.slo, Counter()) == ({}, 0)
