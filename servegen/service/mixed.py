@@ -74,16 +74,12 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         return s.terms.fixed_s + each_s * decoding
 
     def mixed_step(base: Array, decoding: Array, tokens: Array, prompts: Array, attention: Array) -> Array:
-        """Seconds of a step of ``decoding`` sequences, which take ``base`` already, that adds ``tokens`` prefill tokens."""
-        batch = decoding + tokens
-        device = base + sequence_s * prompts + s.terms.gemm_s(batch) + wire_s * batch + attention
-        return np.maximum(device, least_s)
-
-    def mixed_steps(base: Array, decoding: Array, tokens: Array, prompts: Array, attention: Array) -> Array:
-        """The same of several steps, (rows, steps), of the last three."""
-        batch = decoding[:, None] + tokens
-        device = base[:, None] + sequence_s[:, None] * prompts + s.terms.gemm_s(batch) + wire_s[:, None] * batch + attention
-        return np.maximum(device, least_s[:, None])
+        """Seconds of a step of ``decoding`` sequences, which take ``base`` already, that adds ``tokens`` prefill tokens. Of several
+        steps the last three are (rows, steps)."""
+        own = base, decoding, sequence_s, wire_s, least_s
+        base, batch, each, wire, least = own if tokens.ndim == 1 else (column[:, None] for column in own)
+        batch = batch + tokens
+        return np.maximum(base + each * prompts + s.terms.gemm_s(batch) + wire * batch + attention, least)
 
     zero = np.zeros_like(level)
     rate, busy, share, longer, followed = zero, zero, zero, zero, zero
@@ -155,7 +151,7 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
     weights = (1.0 - followed)[:, None] * part
     weights[:, -1] = np.maximum(lone - 1.0 + followed * np.minimum(whole - lone + 1.0, 1.0), 0.0)
     prompts_in = prompt / d.uncached_mean
-    stalls = mixed_steps(base, seen, prompt, prompts_in, s.attention_mean_s[:, None] * prompts_in) - step[:, None]
+    stalls = mixed_step(base, seen, prompt, prompts_in, s.attention_mean_s[:, None] * prompts_in) - step[:, None]
     most = np.maximum(full - step, 0.0) + SQRT3 * spread
     stalls[:, -2] = np.minimum(stalls[:, -2], full - step - SQRT3 * spread)
     stalls[:, -1] = most
@@ -167,7 +163,7 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
     beyond = np.broadcast_to(arrived[:, None] - 1.0, part.shape)
     edge_steps = np.maximum(d.uncached_edges / room[:, None] + 0.5, 1.0)
     edges = d.uncached_edges / edge_steps
-    edge_step = mixed_steps(base_found, found, edges, 1.0 / edge_steps, s.attention_edges_s / edge_steps)
+    edge_step = mixed_step(base_found, found, edges, 1.0 / edge_steps, s.attention_edges_s / edge_steps)
     return Point(
         **means,
         service_edges_s=np.maximum.accumulate(edge_steps * edge_step, axis=1),
