@@ -74,7 +74,7 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         return s.terms.fixed_s + each_s * decoding
 
     def mixed_step(base: Array, decoding: Array, tokens: Array, prompts: Array, attention: Array) -> Array:
-        """Seconds of a step of ``decoding`` sequences, which take ``base`` already, that adds ``tokens`` prefill tokens. Of several
+        """Seconds of a step of ``decoding`` sequences, which take ``base`` already, that adds ``tokens`` of prompts. Of several
         steps the last three are (rows, steps)."""
         own = base, decoding, sequence_s, wire_s, least_s
         base, batch, each, wire, least = own if tokens.ndim == 1 else (column[:, None] for column in own)
