@@ -11,6 +11,7 @@ from servegen.catalog.facts import (
     BYTES_PER_KV,
     PRECISIONS,
     AcceleratorFacts,
+    AttentionKind,
     Constant,
     EngineFacts,
     GemmEfficiency,
@@ -89,6 +90,9 @@ def _load(name: str) -> EngineFacts:
         vendors=_known(sheet, "vendors", ("nvidia", "amd", "intel", "google", "cpu")),
         prefix_cache=sheet.flag("prefix_cache"),
         disaggregation=sheet.flag("disaggregation"),
+        equal_tp=cast("tuple[AttentionKind, ...]", _known(sheet, "equal_tp", get_args(AttentionKind)))
+        if sheet.has("equal_tp")
+        else (),
         multi_node=sheet.flag("multi_node"),
         parallel=sheet.texts("parallel"),
         metrics=sheet.flag("metrics"),

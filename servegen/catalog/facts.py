@@ -247,6 +247,7 @@ class EngineFacts:
     vendors: tuple[str, ...]  # accelerator vendors it runs on; cpu: processors without an accelerator
     prefix_cache: bool  # whether its server, as it is launched, finds heads of prompts that it computed before
     disaggregation: bool
+    equal_tp: tuple[AttentionKind, ...]  # kinds of attention whose state it hands over between servers of one TP only
     multi_node: bool
     parallel: tuple[str, ...]  # besides TP: pp, ep, dp (attention data parallelism)
     metrics: bool  # whether its server exposes Prometheus metrics

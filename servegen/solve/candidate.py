@@ -176,12 +176,14 @@ class Candidate:
         return f"{self.engine.facts.id}/{'+'.join(k.facts.id for k in self.kinds)}/{weights}-kv-{kv}/{drafts}" + "+".join(parts)
 
     def key(self, problem: Problem) -> tuple[object, ...]:
-        """The total order: objective; fewer accelerators; lower TP; the checkpoint's own precision before a narrower one;
-        more headroom (to three digits); fewer roles; fewer drafted tokens; the name."""
+        """The total order: objective; fewer accelerators; one TP for both roles of a split, for the KV cache is then handed over
+        as it lies; lower TP; the checkpoint's own precision before a narrower one; more headroom (to three digits); fewer roles;
+        fewer drafted tokens; the name."""
         c = self.roles[0].config
         return (
             *self.objective,
             self.devices,
+            1 if self.grouped else len({r.tp for r in self.roles}),
             max(r.tp for r in self.roles),
             problem.allowed_weights.index(c.weights),
             problem.allowed_kv.index(c.kv),

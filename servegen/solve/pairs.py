@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from servegen.lower import Config
 from servegen.service import latency
 from servegen.solve.aggregate import ROUNDING, Outcome, no_power
-from servegen.solve.candidate import Candidate
+from servegen.solve.candidate import Block, Candidate
 from servegen.solve.counts import Frontier, frontier
 from servegen.solve.frame import RoleFrame
 from servegen.solve.pair import Pair, idle_s
@@ -54,7 +55,7 @@ def paired(
     if least.stage < 3:
         return Outcome((), len(pre.row) + len(dec.row), least.stage, 0.0, least.block, sides=sides)
     assert pre.block is not None and dec.block is not None  # both reached stage 3
-    together = _alike(pre.block.rows, dec.block.rows)
+    together = _alike(pre.block, dec.block)
     if keep is not None:
         together &= keep
     late = Counter[str]()
@@ -84,7 +85,7 @@ def least_spend(problem: Problem, first: RoleFrame, second: RoleFrame) -> Array:
     np.maximum.at(decoding, dec.rows.config, second.most())
     starting, out = first.most()[first.row], np.full(shape, math.inf)
     fronts: dict[tuple[int, int], Frontier] = {}
-    alike = _alike(pre.rows, dec.rows)
+    alike = _alike(pre, dec)
     for j, c in enumerate(dec.rows.lowered.configs):
         prefilling = np.zeros(shape[0])
         mine = first.peer == c.tp
@@ -107,13 +108,17 @@ def _spend(problem: Problem, kind: Kind) -> float:
     return kind.facts.tdp_w if problem.objective == "energy" else kind.plan.price_per_hour
 
 
-def _alike(pre: Rows, dec: Rows) -> Mask:
-    """Which configurations of two roles are of equal precision and draft alike, shape (prefill, decode)."""
-    numbers: dict[tuple[str, str, int], int] = {}
-    first, second = (
-        np.array([numbers.setdefault((c.weights, c.kv, c.drafted), len(numbers)) for c in rows.lowered.configs])
-        for rows in (pre, dec)
-    )
+def _alike(pre: Block, dec: Block) -> Mask:
+    """Which configurations of two roles are of equal precision, draft alike and, where the engine hands the model's state over
+    between such only, have one TP; shape (prefill, decode)."""
+    equal = any(group.attention.kind in pre.engine.facts.equal_tp for group in pre.problem.model.layers)
+    numbers: dict[tuple[object, ...], int] = {}
+
+    def number(c: Config) -> int:
+        cut = (c.tp, c.dp) if equal else ()  # attention groups split their devices' share of it anew
+        return numbers.setdefault((c.weights, c.kv, c.drafted, *cut), len(numbers))
+
+    first, second = (np.array([number(c) for c in block.rows.lowered.configs]) for block in (pre, dec))
     return np.asarray(first[:, None] == second)
 
 

@@ -255,7 +255,7 @@ def _row(
         mixed = "-mixed" if discipline == "mixed" else ""
         name = f"{engine.facts.id}/{acc.id}/{weights}-kv-{kv}/{drafts(cut)}serve-{cut.words}-c{chunk:05d}-b{b:04d}{mixed}"
         headroom = n * one if problem.open_loop else min(n * one, problem.load / problem.utilization)
-        key = (*objective, devices, cut.tp, *narrow(problem, weights, kv), -three_digits(headroom), 1, cut.ahead, name)
+        key = (*objective, devices, 1, cut.tp, *narrow(problem, weights, kv), -three_digits(headroom), 1, cut.ahead, name)
         out.append(Found(key, name, (n,), devices, cost))
     return out
 

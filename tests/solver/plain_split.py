@@ -273,7 +273,8 @@ def _pair(
             objective = (three_digits(spent / output) if problem.saturate else spent,)
         headroom = three_digits(one) if problem.open_loop else 1.0
         widest = max(start.cut.tp, gap.cut.tp)
-        key = (*objective, devices, widest, *narrow(problem, weights, kv), -headroom, 2, start.cut.ahead, name)
+        tps = 1 if start.cut.tp == gap.cut.tp else 2
+        key = (*objective, devices, tps, widest, *narrow(problem, weights, kv), -headroom, 2, start.cut.ahead, name)
         out.append(Found(key, name, (x, y), devices, cost))
     return out
 

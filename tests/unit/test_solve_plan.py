@@ -499,3 +499,34 @@ def test_the_pool_field_names_the_entry() -> None:
 
 def test_default_pool_is_enough() -> None:
     assert problem(pool=FABRIC).pool[0].devices == 16
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "equal"),
+    [
+        ("openai/gpt-oss-120b", "sglang", True),  # windows
+        ("google/gemma-3-27b-it", "sglang", True),
+        ("openai/gpt-oss-120b", "vllm", False),
+        ("Qwen/Qwen3-32B", "sglang", False),
+    ],
+)
+def test_state_that_goes_between_equal_servers_only_stays_between_such(model: str, engine: str, equal: bool) -> None:
+    question = problem(
+        model=model,
+        slo="{ttft: {p95: 2s}, itl: {p95: 40ms}}",
+        traffic="{rate: 9/s, isl: {mean: 3000, p95: 6000}, osl: {mean: 256, p95: 600}}",
+        pool="[{accelerator: h100, nodes: 3, perNode: 8, fabric: {bandwidth: 400Gbps}}]",
+        constraints=f"{{engines: [{engine}], topology: disaggregated}}",
+        deploy="{image: 'registry/image:1', modelCache: {claim: weights}}",
+    )
+    pairs = [[(r.tp, r.config.dp) for r in c.roles] for c in search(question).candidates]
+    assert pairs
+    assert all(first == second for first, second in pairs) == equal
+
+
+def test_of_equals_a_split_of_one_tp_is_preferred() -> None:
+    question = problem(constraints="{topology: disaggregated, weights: [fp8]}")
+    seen = search(question)
+    one, other = (next(c for c in seen.candidates if (c.roles[0].tp == c.roles[1].tp) == same) for same in (True, False))
+    other = dataclasses.replace(other, objective=one.objective, devices=one.devices)
+    assert one.key(question) < other.key(question)
