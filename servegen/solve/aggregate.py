@@ -68,8 +68,10 @@ def aggregated(
     discipline that the engine has."""
     if no_power(problem, kind, rejected):
         return None, []
-    rows, found = frames(problem, engine, kind, rejected)
-    return rows, [sized(problem, frame, rejected) for frame in found]
+    *others, last = problem.by_replicas
+    out = [sized(part, frame, Counter()) for part in others for frame in frames(part, engine, kind, Counter())[1]]
+    rows, found = frames(last, engine, kind, rejected)
+    return rows, [*out, *(sized(last, frame, rejected) for frame in found)]
 
 
 def sized(problem: Problem, frame: Frame, rejected: Counter[str]) -> Outcome:
@@ -78,15 +80,16 @@ def sized(problem: Problem, frame: Frame, rejected: Counter[str]) -> Outcome:
     limit, at_idle = frame.within(problem, problem.slo)
     block = dataclasses.replace(block, problem=problem, level_limit=limit)
     kind, rows = block.kind, block.rows
+    searched = int(fits.sum()) if problem.replicas != "one" else 0  # the same are searched as several
     if not fits.any():
         return Outcome((), 0, 1, 0.0, block, frame=frame)
     alive = fits & (limit > 0)[:, None]
     _count_idle(rejected, at_idle, fits)
     if not alive.any():
-        return Outcome((), int(fits.sum()), 2, 0.0, block, frame=frame)
+        return Outcome((), searched, 2, 0.0, block, frame=frame)
     alive, copies, column = _distinct(problem, alive, levels >= limit[:, None])
     level = np.minimum(levels[:, : alive.shape[1]], limit[:, None])
-    several = problem.groups and len(problem.pool) > 1
+    several = problem.groups and len(problem.pool) > 1 and problem.replicas != "one"
     rising = block.discipline in RISING and problem.open_loop and not (problem.saturate and problem.objective == "latency")
     carried = Carried.of(problem, block, level, alive, whole=several or not rising)
     most = _most_replicas(problem, kind, rows.devices)[:, None]
@@ -100,9 +103,9 @@ def sized(problem: Problem, frame: Frame, rejected: Counter[str]) -> Outcome:
     best_load = float(np.max(most * problem.utilization * carried.load))
     stock = Stock(block, alive, level, carried.load, carried.rate, most[:, 0]) if several else None
     if not enough.any():
-        return Outcome((), int(fits.sum()), 3, best_load, block, stock=stock, frame=frame)
+        return Outcome((), searched, 3, best_load, block, stock=stock, frame=frame)
     found = _best_of_each(problem, carried, most, replicas, enough)
-    return Outcome(found, int(fits.sum()), 4, best_load, block, stock=stock, frame=frame)
+    return Outcome(found, searched, 4, best_load, block, stock=stock, frame=frame)
 
 
 def _distinct(problem: Problem, alive: Mask, capped: Mask) -> tuple[Mask, Index, Index]:
@@ -164,14 +167,16 @@ def _most_replicas(problem: Problem, kind: Kind, each: Array) -> Array:
     most = replicas_that_fit(kind, each)
     if problem.max_accelerators:
         most = np.minimum(most, np.floor(problem.max_accelerators / each))
-    return most - problem.spares
+    most = most - problem.spares
+    return np.minimum(most, 1.0) if problem.replicas == "one" else most
 
 
 def _replicas(problem: Problem, carried: Array, most: Array) -> Array:
     """Replicas that carry the load at the utilisation; all that there are when yield or latency is the objective."""
     if problem.saturate or problem.objective == "throughput":
         return np.broadcast_to(most, carried.shape).astype(np.float64)
-    need = np.maximum(np.ceil(problem.load / np.maximum(problem.utilization * carried, 1e-12) - 1e-9), 1.0)
+    need = np.ceil(problem.load / np.maximum(problem.utilization * carried, 1e-12) - 1e-9)
+    need = np.maximum(need, 2.0 if problem.replicas == "several" else 1.0)
     if problem.objective != "latency":
         return need
     useful = most if problem.open_loop else np.minimum(most, np.ceil(problem.load))
@@ -182,7 +187,7 @@ def _enough(problem: Problem, carried: Carried, most: Array) -> tuple[Array, Mas
     """Replicas of each candidate, shape (rows, limits), and whether the pool holds as many and they carry the load; of those
     that are known."""
     replicas = np.where(carried.known, _replicas(problem, carried.load, most), 0.0)
-    held = carried.known & (replicas >= 1) & (replicas <= most)
+    held = carried.known & (replicas >= (2 if problem.replicas == "several" else 1)) & (replicas <= most)
     return replicas, held & (problem.saturate | (replicas * problem.utilization * carried.load >= problem.load * (1 - 1e-9)))
 
 

@@ -48,7 +48,7 @@ def candidates_at(problem: Problem, outcomes: Sequence[Outcome], known: Confiden
     if problem.topology != "disaggregated":
         if problem.groups and len(problem.pool) > 1:  # two groups need every row that either has
             again = [sized(_asked(problem, o.frame), o.frame, Counter()) for o in whole if o.frame is not None]
-            together = [c for o in (*again, grouped(problem, again)) for c in o.candidates]
+            together = [c for o in (*again, grouped(problem.by_replicas[-1], again)) for c in o.candidates]
         else:
             together = _least([_Open.of(problem, o, tighter) for o in whole])
     if problem.topology == "aggregated":

@@ -165,10 +165,10 @@ def within_memory(problem: Problem, rows: Rows, room: Budget, rejected: Counter[
 def level_limits(problem: Problem, rows: Rows, static: bool = False) -> tuple[Array, NDArray[np.int64]]:
     """Largest mean number of sequences at each batch limit: below it when slots must be free, else all of it.
 
-    Requests in flight vary with open arrivals and with users who think; a stated concurrency is what it is. Attention groups
-    have their slots apart. The kinds of levels, shape (kinds, limits), and each row's, shape (rows,).
+    Requests in flight vary with open arrivals, with users who think, and among several replicas; a stated concurrency is what
+    it is. Attention groups have their slots apart. The kinds of levels, shape (kinds, limits), and each row's, shape (rows,).
     """
-    if not problem.bounded_start or problem.load_kind == "concurrency":
+    if not problem.bounded_start or (problem.load_kind == "concurrency" and problem.replicas != "several"):
         return BATCH_LIMITS[None, :], np.zeros(len(rows), dtype=np.int64)
     groups, of = np.unique(rows.groups, return_inverse=True)
     mine = [BATCH_LIMITS / g for g in groups]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -97,6 +98,7 @@ class Problem:
     without_chunks: tuple[int, ...] = ()  # what an explanation leaves out of the search to see what comes next
     without_limits: tuple[int, ...] = ()
     speculation: Speculation | None = None
+    replicas: Literal["any", "one", "several"] = "any"  # of aggregated candidates, where it decides what each of them sees
 
     @property
     def saturate(self) -> bool:
@@ -111,3 +113,13 @@ class Problem:
     def bounded_start(self) -> bool:
         """Whether some bound limits the time to first token, so that slots must be free when a request comes."""
         return any(b.metric in ("ttft", "e2e") for b in (*self.slo.bounds, *self.slo.jointly))
+
+    @property
+    def by_replicas(self) -> tuple[Problem, ...]:
+        """What an aggregated replica is asked, by whether there are others. Of a stated concurrency one has all requests in
+        flight at all times; each of several has a number that varies with where they are sent, and strangers before it.
+        """
+        if self.load_kind != "concurrency" or self.replicas != "any":
+            return (self,)
+        among = dataclasses.replace(self.demand, queue_cv2=1.0, own=1.0)
+        return dataclasses.replace(self, replicas="one"), dataclasses.replace(self, replicas="several", demand=among)

@@ -99,7 +99,7 @@ def _searched(problem: Problem) -> Searched:
             pairs = itertools.product(problem.pool, problem.pool)
             outcomes += [disaggregated(problem, engine, kinds, rejected, made) for kinds in pairs]
     if problem.groups and len(problem.pool) > 1 and problem.topology != "disaggregated":
-        outcomes.append(grouped(problem, outcomes))
+        outcomes.append(grouped(problem.by_replicas[-1], outcomes))
     candidates = tuple(c for o in outcomes for c in o.candidates)
     best, gain = choose(problem, candidates)
     rejected = Counter({reason: n for reason, n in rejected.items() if n})

@@ -159,11 +159,18 @@ def computed_by(problem: Problem, engine: EngineOption) -> Problem:
     return dataclasses.replace(problem, workload=workload, demand=demand(workload, bounded=bool(problem.slo.bounds)))
 
 
+def by_replicas(problem: Problem) -> list[Problem]:
+    """A stated concurrency as one replica has it, and as each of several does, who are sent strangers at random."""
+    if problem.load_kind != "concurrency":
+        return [problem]
+    random = dataclasses.replace(problem.demand, queue_cv2=1.0, own=1.0)
+    return [dataclasses.replace(problem, replicas="one"), dataclasses.replace(problem, replicas="several", demand=random)]
+
+
 def best_aggregated(problem: Problem, limits: Sequence[int], chunks: Sequence[int]) -> Found | None:
     """The optimum over every aggregated candidate."""
     best: Found | None = None
-    for engine in problem.engines:
-        asked = computed_by(problem, engine)
+    for engine, asked in ((e, part) for e in problem.engines for part in by_replicas(computed_by(problem, e))):
         load = traffic(asked)
         for kind in powered(problem):
             for discipline in engine.facts.schedulers:
@@ -219,7 +226,7 @@ def _row(
     most = most_replicas(kind, cut)
     if problem.max_accelerators:
         most = min(most, problem.max_accelerators // cut.devices)
-    most -= problem.spares
+    most = min(most - problem.spares, 1 if problem.replicas == "one" else most)
     out: list[Found] = []
     cache: dict[float, tuple[float, float]] = {}
     for b in fitting:
@@ -228,7 +235,9 @@ def _row(
         one = carried(problem, seen, load)
         if not problem.open_loop:  # who is being served holds a slot, only who thinks holds none
             one = min(one, b + seen.rate * problem.think_s)
-        enough = [n for n in range(1, most + 1) if problem.saturate or n * problem.utilization * one >= problem.load * (1 - 1e-9)]
+        least = 2 if problem.replicas == "several" else 1
+        able, wanted = problem.utilization * one, problem.load * (1 - 1e-9)
+        enough = [n for n in range(least, most + 1) if problem.saturate or n * able >= wanted]
         if not enough:
             continue
         if problem.saturate or problem.objective == "throughput":
@@ -268,7 +277,7 @@ def drafts(cut: Cut) -> str:
 def slot_level(problem: Problem, limit: int, cut: Cut, load: Traffic, static: bool = False) -> float:
     """Mean sequences at which a thousandth of arrivals finds all slots of its group taken, where first tokens are bounded."""
     starts = any(b.metric in ("ttft", "e2e") for b in (*problem.slo.bounds, *problem.slo.jointly))
-    if not starts or problem.load_kind == "concurrency":
+    if not starts or (problem.load_kind == "concurrency" and problem.replicas != "several"):
         return float(limit)
     slots = limit / cut.dp
     peak = 1.0 + max(load.arrival_cv2 - 1.0, 0.0) * (1.0 if static else load.overlap)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from servegen.solve.problem import EngineOption, Kind, Problem
-from tests.solver.plain import largest, meets, slot_level, three_digits
+from tests.solver.plain import by_replicas, largest, meets, slot_level, three_digits
 from tests.solver.plain_cut import Cut, cuts, most_replicas
 from tests.solver.plain_memory import chunks_worth, holds, memory
 from tests.solver.plain_replica import Replica
@@ -58,6 +58,7 @@ class Groups:
 
 def best_groups(problem: Problem, limits: Sequence[int], chunks: Sequence[int]) -> Groups | None:
     """The best of all pairs of choices and counts."""
+    problem = by_replicas(problem)[-1]
     load = traffic(problem)
     best: Groups | None = None
     for engine in problem.engines:
