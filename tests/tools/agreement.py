@@ -140,6 +140,10 @@ EDGE = (
     "close to the share of stalled gaps, 5 %, at which a p95 jumps from a step to a stall: predicted for {} % of the gaps, "
     "replayed for fewer{}"
 )
+FULL = (
+    "optimistic: answers of 50 tokens, so that one gap in ten sees a prompt, and bursts that fill whole steps: the p95 of the "
+    "replay is a full step, which is predicted for somewhat less than 5 % of the gaps (the mean gap is {} % short)"
+)
 #: Why a case is an exception: what its replay was found to do otherwise. ``--case`` prints the figures.
 CAUSES: dict[str, str] = {
     "sglang 70B h200x8 chat 1s/40ms u0.9 cv2 full pool": EDGE.format("5.3", ""),
@@ -155,6 +159,14 @@ CAUSES: dict[str, str] = {
     "the p95 lies where longer ones begin, of which a few per cent too many are predicted (mean and median are right)",
     "sglang prompts first 8B h100x1 chat 1s/60ms u0.85 cv1 concurrency: 24": "pessimistic: requests of a closed loop of 24 wait "
     "for fewer than those of a stream (mean 11 % too long, median 5 %), and have not the tail of Poisson arrivals",
+    "sglang 70B h100x8 chat 1s/50ms u0.85 cv1 concurrency: 48": "pessimistic: each of four replicas is sent a part of 48 "
+    "requests in flight, which varies less than what strangers send (mean 13 % too long, median 10 %)",
+    "sglang 12B a100-sxm-80gbx4 fixed 1s/50ms u0.85 cv1 concurrency: 90": "pessimistic in the tail only (mean 2 % too long): two "
+    "replicas share 90 requests, of which no more can come at once than the other has",
+    "sglang 7B a100-sxm-80gbx8 brief 1s/100ms u0.85 cv3 rate: 12/s": FULL.format("8"),
+    "sglang phi-4 h100x8 brief, fixed 1s/100ms u0.85 cv2 rate: 25/s": FULL.format("8"),
+    "vllm 30B-A3B h200x8 wide 1s/200ms u0.85 cv1 rate: 5/s": "optimistic: one prompt in twenty takes five steps and more, and "
+    "who comes behind it waits for all of them: the median is 4 % short, the mean 15 %, the p99 a third",
 }
 
 
