@@ -137,3 +137,12 @@ def test_a_spec_on_a_page_loads(page: str, text: str) -> None:
 
 def test_the_schema_beside_the_specs_is_current() -> None:
     assert (ROOT / "specs" / "servegen.schema.json").read_text(encoding="utf-8") == json_text(json_schema())
+
+
+def test_the_readme_has_the_errors_of_the_accuracy_page() -> None:
+    accuracy = (ROOT / "docs/accuracy.md").read_text(encoding="utf-8")
+    cells = next(line for line in accuracy.splitlines() if line.startswith("| all | 498 |")).split("|")
+    left_out = {name: cells[i].strip().split(" / ") for name, i in (("TPOT", 4), ("TTFT", 6), ("throughput", 8))}
+    readme = README.read_text(encoding="utf-8")
+    for name, (mean, median) in left_out.items():
+        assert f"| {name} | {mean} % | {median} % |" in readme
