@@ -13,7 +13,7 @@ from servegen.record import record
 from servegen.roofline.step import take
 from servegen.service import latency
 from servegen.service.crossing import Index, Mask, Measure, crossing, excess, searched
-from servegen.service.demand import BATCH_GRID, Demand
+from servegen.service.demand import BATCH_GRID, EDGE_WEIGHTS, Demand
 from servegen.service.disciplines import Discipline, means_only
 from servegen.service.point import Point
 from servegen.service.server import Server
@@ -41,6 +41,10 @@ IDLE = 1e-4
 #: Chance of finding every slot taken that sizing allows when first tokens are bounded; it is charged to their bound.
 SLOT_WAIT = 1e-3
 
+
+#: Share of what a replica carries with all slots taken from which on its queue grows for ever, and seconds beyond any answer.
+FULL = 1.0 - 1e-6
+ENDLESS_S = 1e12
 
 #: How much of its growth a static batch passes on to the next one near full slots.
 BENDS = 0.5
@@ -151,6 +155,28 @@ def slot_level(limit: Array, peak: Array | float = 1.0) -> Array:
     """
     slots = limit / np.maximum(peak, 1.0)
     return limit * SLOT_WAIT ** (1.0 / (np.sqrt(2.0 * (slots + 1.0)) - 1.0))
+
+
+def behind_slots(p: Point, d: Demand, limit: Array, full: Array, varies: Array) -> Point:
+    """The point with the wait for one of ``limit`` slots before it; they grow free at the rate ``full`` (requests/s) while all
+    are taken. That of a many-server queue, with the chance of :func:`slot_level` and the mean of Allen and Cunneen. The number of
+    sequences has ``varies`` times the variance of a Poisson count, bursts aside. Of a queue that grows for ever the wait is
+    longer than any time that is asked for. Shapes (rows,).
+    """
+    mean, square = d.osl_edges @ EDGE_WEIGHTS, d.osl_edges**2 @ EDGE_WEIGHTS
+    spread = (np.maximum(np.asarray(d.queue_cv2), 0.0) + square / mean**2 - 1.0) / 2.0
+    slots = limit / np.maximum(peak(d, False, limit) * varies, 1.0)
+    free = full - p.rate
+    endless = free <= full * (1.0 - FULL)
+    chance = np.where(endless, 1.0, np.minimum(p.level / limit, 1.0) ** (np.sqrt(2.0 * (slots + 1.0)) - 1.0))
+    wait = np.where(endless, ENDLESS_S, spread / np.where(endless, 1.0, free))
+    # Both waits together: its chance, and what it is given that there is one. Exponential ones have twice the square of the mean.
+    some = 1.0 - (1.0 - p.delayed) * (1.0 - chance)
+    total = p.delayed * p.wait_s + chance * wait
+    squares = p.delayed * (1.0 + p.wait_cv2) * p.wait_s**2 + 2.0 * chance * wait * (wait + p.delayed * p.wait_s)
+    each = total / np.maximum(some, 1e-300)
+    cv2 = squares / np.maximum(some * each**2, 1e-300) - 1.0
+    return dataclasses.replace(p, delayed=some, wait_s=each, wait_cv2=np.where(total > 0.0, np.maximum(cv2, 0.0), 1.0))
 
 
 def peak(d: Demand, static: bool, limit: Array) -> Array:

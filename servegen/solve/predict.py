@@ -12,7 +12,7 @@ from servegen.record import record
 from servegen.roofline.step import join, take
 from servegen.service import latency, size
 from servegen.service.demand import Demand
-from servegen.service.disciplines import DISCIPLINES
+from servegen.service.disciplines import DISCIPLINES, means_only
 from servegen.service.point import Point
 from servegen.service.server import Server
 from servegen.solve.candidate import Candidate, RoleChoice
@@ -21,12 +21,15 @@ from servegen.solve.split import combine
 
 Array = NDArray[np.float64]
 
+#: Disciplines in which a request takes a slot as soon as one is free.
+BATCHING = ("prefill-first", "mixed")
+
 
 def role_points(problem: Problem, roles: Sequence[RoleChoice], routed: bool = True) -> list[Point]:
     """Each role's replica at the sized load, one row each; roles of one discipline and one demand are solved together.
 
     Each of several replicas (``routed``) sees less of a burst: its share, evened by a split's router, at random else.
-    Sizing does not count on that.
+    Sizing does not count on that. Where nothing bounds first tokens, requests may wait for slots.
     """
     points: dict[int, Point] = {}
     together: dict[tuple[str, int], list[int]] = {}
@@ -45,6 +48,10 @@ def role_points(problem: Problem, roles: Sequence[RoleChoice], routed: bool = Tr
         level = size.level_at(DISCIPLINES[name], srv, d, kind, target, cap, problem.think_s)
         level = np.where(target >= np.array([r.sustained for r in some]), cap, level)
         both = DISCIPLINES[name](srv, d, level)
+        if name in BATCHING and problem.open_loop and not problem.saturate and not problem.bounded_start:  # else slots are free
+            limit, one = np.array([float(r.batch_limit) for r in some]), np.ones(len(some))
+            full = DISCIPLINES[name](means_only(srv, rates_only=True), d, limit).rate
+            both = size.behind_slots(both, d, limit, full, both.gap_s / srv.terms.decode_s(one, srv.kv_s))
         points |= {i: take(both, np.array([row])) for row, i in enumerate(index)}
     return [points[i] for i in range(len(roles))]
 
@@ -76,8 +83,8 @@ class Seen:
         return self._mixed(latency.pace_exceeds(self.point, t[self.of], d))
 
     def mean(self, metric: str, d: Demand) -> Array:
-        """Mean of ``metric``, shape (deployments,)."""
-        return self._mixed(size.mean(metric, self.point, d))
+        """Mean of ``metric``, shape (deployments,); nan of what has no end."""
+        return _ending(self._mixed(size.mean(metric, self.point, d)))
 
     def attainment(self, d: Demand, jointly: Sequence[size.Bound], pessimism: Mapping[str, float]) -> Array:
         """Share of requests that meet all of ``jointly``, shape (deployments,)."""
@@ -85,13 +92,14 @@ class Seen:
 
     def quantile(self, chance: Callable[[Seen, Array], Array], probability: float | Array) -> Array:
         """The time that is exceeded with chance 1 - ``probability``, shape (deployments,); as
-        :func:`servegen.service.latency.quantile_of`. ``chance`` is that of being above a time, of some of the deployments."""
+        :func:`servegen.service.latency.quantile_of`, nan of what has no end. ``chance`` is that of being above a time, of some of
+        the deployments."""
 
         def make(index: NDArray[np.int64]) -> Callable[[Array], Array]:
             several = self._repeated(index)
             return lambda t: chance(several, t)
 
-        return latency.quantile_of(make, probability, self.count)
+        return _ending(latency.quantile_of(make, probability, self.count))
 
     def _repeated(self, index: NDArray[np.int64]) -> Seen:
         """The deployments of an index."""
@@ -103,6 +111,11 @@ class Seen:
     def _mixed(self, values: Array) -> Array:
         # Requests have the same lengths whoever answers them, so gaps are shared out as requests are.
         return np.asarray(np.bincount(self.of, self.share * values, minlength=self.count), dtype=np.float64)
+
+
+def _ending(seconds: Array) -> Array:
+    """The same, nan where it is beyond what percentiles are looked for: in a queue that grows for ever."""
+    return np.where(seconds < latency.LONGEST_S * (1.0 - 1e-6), seconds, np.nan)
 
 
 def seen_by_clients(roles: Sequence[RoleChoice], points: Sequence[Point]) -> tuple[Point, tuple[float, ...]]:
