@@ -88,12 +88,15 @@ def _lacking(problem: Problem, outcomes: Sequence[Outcome]) -> str:
     closest: tuple[float, Block, int] | None = None
     frames = [f for o in outcomes for f in (o.frame, *(s.frame for s in o.sides or ()))]
     for block in (f.block for f in frames if f is not None):
-        over = np.where(block.rows.devices <= block.kind.plan.per_node, _over(problem, block), np.inf)
-        row = int(np.argmin(over))
-        if np.isfinite(over[row]) and (closest is None or over[row] < closest[0]):
-            closest = float(over[row]), block, row
+        within = np.flatnonzero(block.rows.devices <= block.kind.plan.per_node)
+        if not len(within):
+            continue
+        over = _over(problem, block)[within]
+        least = int(np.argmin(over))
+        if closest is None or over[least] < closest[0]:
+            closest = float(over[least]), block, int(within[least])
     if closest is None:
-        return "no replica within one node can exist"
+        return "the constraints allow none within one" if problem.tps or problem.pps else "none can be cut for one alone"
     over_by, block, row = closest
     if over_by <= 0:
         return "one node would hold the model, but no plan whose replicas keep to one node each meets the spec"
@@ -101,15 +104,17 @@ def _lacking(problem: Problem, outcomes: Sequence[Outcome]) -> str:
     usable, weights = float(memory.usable_bytes[row]), float(memory.weight_bytes[row])
     left = float(block.budget_of(one).pool[0, 0])
     config = one.lowered.configs[int(one.config[0])]
-    node = f"one node of {block.kind.plan.per_node} x {config.accelerator.id}"
-    lacks = f"on {node} a device of {usable / 1e9:.1f} GB would hold {weights / 1e9:.1f} GB of {config.weights} weights"
-    if weights >= usable:
-        return lacks
-    lacks += f" and {(usable - weights - left) / 1e9:.1f} GB of the engine's own"
+    node = f"on one node of {block.kind.plan.per_node} x {config.accelerator.id} a device of {usable / 1e9:.1f} GB"
+    parts = f"{weights / 1e9:.1f} GB of {config.weights} weights"
+    if weights < usable:
+        parts += f" and {(usable - weights - left) / 1e9:.1f} GB of the engine's own"
     if left <= 0:
-        return lacks
+        return f"{node} would have to hold {parts}"
     longest = float(occupancy(problem, one)[2][0])
-    return f"{lacks}, which leaves {left / 1e9:.2f} GB for KV where the longest request takes {longest / 1e9:.2f} GB"
+    return (
+        f"{node} holds {parts}, and the {left / 1e9:.2f} GB that are left are less than the {longest / 1e9:.2f} GB of KV of the "
+        "longest request"
+    )
 
 
 def _over(problem: Problem, block: Block) -> np.ndarray:

@@ -108,6 +108,8 @@ def absent(problem: Problem, chosen: Candidate, seen: Searched) -> str:
     if not outcomes:
         reasons = {r.partition(": ")[2]: n for r, n in seen.rejected.items() if r.startswith(("split: ", "stages: "))}
         reason = max(sorted(reasons), key=lambda r: reasons[r]) if split and reasons else "no configuration can exist"
+        if split and problem.pps and 1 not in problem.pps:
+            reason = "a role of a split is not cut into stages, as constraints.pp asks"
         return f"There is no {what} plan to compare with: {reason}."
     from servegen.solve.infeasible import diagnosis  # few plans need it
 
