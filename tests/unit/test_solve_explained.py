@@ -298,6 +298,15 @@ def test_a_cut_that_the_spec_states_has_no_other() -> None:
         assert row(found, dimension).why_lost == f"constraints.{key} allows no other" and not row(found, dimension).summary
 
 
+def test_a_cut_that_a_free_search_does_not_try_is_not_the_next_best() -> None:
+    """Eight accelerators hold no pipeline over whole nodes. One inside a node they do, but only a spec that states PP gets it."""
+    node = "topology: aggregated, weights: [bf16], maxAccelerators: 8"
+    _, found, _ = walked(problem(constraints=f"{{{node}}}", traffic=SLOW))
+    assert row(found, "PP").chosen == "1" and not row(found, "PP").summary
+    assert row(found, "PP").why_lost == "nothing that is tried without it meets the spec"
+    assert search(problem(constraints=f"{{{node}, pp: [2]}}", traffic=SLOW)).best is not None
+
+
 def test_no_cut_that_the_search_does_not_try_is_shown() -> None:
     """A model without experts on a node has no stages, attention groups or ranks of experts to choose."""
     _, found, _ = walked(one_replica("3/s"))

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-70b-long-context, plan 1b43b2d21d778cd7. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-70b-long-context, plan a82a747ab5d01ea6. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-70b-long-context on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 

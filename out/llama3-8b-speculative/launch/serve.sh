@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-8b-speculative, plan c3c6cf0f469dcb3c. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-8b-speculative, plan 6390eaaa00eb1165. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-8b-speculative on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 

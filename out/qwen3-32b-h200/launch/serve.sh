@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for qwen3-32b-h200, plan a452f530e0654225. Change the spec: an edit here is lost with the next build.
+# Written by servegen for qwen3-32b-h200, plan 0736bb34366d4dab. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of qwen3-32b-h200 on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
