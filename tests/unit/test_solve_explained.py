@@ -20,6 +20,7 @@ from servegen.solve.explained import explained
 from servegen.solve.predict import candidate_points, p95
 from servegen.solve.problem import Problem
 from servegen.solve.search import choose, lost, search, solve
+from servegen.solve.search import explained as planned
 from servegen.solve.space import BATCH_LIMITS, CHUNKS
 from servegen.solve.verify import EASE, sized
 from tests.solver.specs import LENGTHS, LLAMA_8B, LLAMA_70B, problem, reduced
@@ -405,3 +406,13 @@ def test_a_cut_that_the_spec_asks_for_is_its_reason(key: str, words: str) -> Non
     (said,) = sentences(plan, f"A replica {words}")
     assert said.endswith(f", as constraints.{key} asks.")
     assert not sentences(solve(routed(topology="aggregated", dp=[1], ep=[1])), "A replica computes", "A replica spreads")
+
+
+def test_what_only_a_fleet_can_have_decided_lost_nothing() -> None:
+    """A member may be given less than the best that it could have alone."""
+    question = long_prompts(4000)
+    seen = search(question)
+    given = first_of(question, (c for c in seen.candidates if c.roles[0].shape.pp == 2))
+    assert given is not None and seen.best is not None and given is not seen.best
+    said = sentences(planned(question, seen, given), "A replica spans 2 nodes: ", "A replica is a pipeline of 2 stages")
+    assert len(said) == 2 and all(w.endswith(f" is {summary(seen.best)}: better for this model alone.") for w in said)
