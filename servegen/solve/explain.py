@@ -63,10 +63,9 @@ def compare(problem: Problem, chosen: Candidate, others: Sequence[Candidate], ga
     of the other topology is among both, however many of the chosen one's own topology come before it."""
     rest = leading(problem, (c for c in others if c is not chosen), COMPARED - 1)
     other = first_of(problem, (c for c in others if c.topology != chosen.topology))
-    if other is not None and other not in rest:
+    if other is not None and not any(c is other for c in rest):
         rest.append(other)
     ranked = [chosen, *rest]
-    shown = {*range(1, min(SHOWN + 1, len(ranked)))} | ({ranked.index(other)} if other is not None else set())
     seen = candidate_points(problem, ranked)
     ttft, itl = p95(seen, problem.demand)
     paces = pace(seen, itl, problem.demand)
@@ -83,7 +82,7 @@ def compare(problem: Problem, chosen: Candidate, others: Sequence[Candidate], ga
             why_lost=why_lost(problem, chosen, c, gain),
         )
         for i, c in enumerate(ranked)
-        if i in shown
+        if 1 <= i <= SHOWN or c is other
     )
     worth = np.array([[c.cost_per_h, ttft[i], paces[i], -c.output_tokens_per_s] for i, c in enumerate(ranked)])
     worth = np.array([[float(f"{v:.4g}") for v in row] for row in worth])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from servegen.explanation import Explanation, NextBest
 from servegen.plan import Plan, Verification
 from servegen.solve.candidate import Candidate, first_of
-from servegen.solve.explain import summary
+from servegen.solve.explain import COMPARED, summary
 from servegen.solve.explained import explained
 from servegen.solve.predict import candidate_points, p95
 from servegen.solve.problem import Problem
@@ -380,6 +380,7 @@ def test_weights_that_no_node_holds_are_the_reason() -> None:
 
 
 def test_a_replica_over_nodes_costs_less_than_one_that_keeps_to_a_node() -> None:
+    """And the best aggregated plan is shown, however many split ones come first."""
     slo, lengths = "{ttft: 5s, itl: 33ms}", "isl: {mean: 4000, p95: 12000}, osl: {mean: 800, p95: 2000}"
     pool = "[{accelerator: h200, nodes: 8, perNode: 8, fabric: {bandwidth: 400Gbps}}]"
     question = problem(model="deepseek-ai/DeepSeek-V3", slo=slo, pool=pool, traffic=f"{{rate: 10/s, {lengths}}}")
@@ -391,6 +392,9 @@ def test_a_replica_over_nodes_costs_less_than_one_that_keeps_to_a_node() -> None
         assert best is not None and seen.best is not None
         return f"{summary(best)}: {lost(question, seen.best, best)}."
 
+    together = first_of(question, (c for c in seen.candidates if c.topology == "aggregated"))
+    assert together is not None and sum(c.key(question) < together.key(question) for c in seen.candidates) > COMPARED
+    assert [a.name for a in plan.alternatives if a.topology == "aggregated"] == [together.name]
     (spans,) = sentences(plan, "A decode server spans 2 nodes: ")
     assert spans.endswith("keep to one node each is " + beside(lambda c: all(r.devices <= 8 for r in c.roles)))
     groups = sentences(plan, "A prefill server computes attention in ", "A decode server computes attention in ")

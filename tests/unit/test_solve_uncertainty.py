@@ -152,3 +152,15 @@ def test_the_only_band_that_a_bound_depends_on_is_named_without_asking(slo: str,
     plan = solved(slo=slo, traffic=f"{{rate: {rate}/s, {LENGTHS}}}")
     assert band_flips(plan) == [f"band.{metric}"]
     assert f"The {metric.upper()} band does it: no bound depends on" in next(f.text for f in plan.flips if "band" in f.parameter)
+
+
+@pytest.mark.parametrize("per_node", [2, 8])
+def test_the_band_that_is_stated_is_that_of_the_chosen_replicas(per_node: int) -> None:
+    """It is wider where they span nodes."""
+    pool = f"[{{accelerator: h100, nodes: 2, perNode: {per_node}, fabric: {{bandwidth: 400Gbps}}}}]"
+    slo, constraints = "{itl: {p95: 80ms}, ttft: {p95: 5s}}", "{weights: [bf16], tp: [4]}"
+    plan = solved(slo=slo, pool=pool, traffic=f"{{rate: 0.3/s, {LENGTHS}}}", constraints=constraints)
+    itl, ttft = (plan.prediction.band[m].high for m in ("itl", "ttft"))
+    assert (itl > 1.5) == (per_node == 2)
+    said = [w for w in (*plan.why, *(f.text for f in plan.flips)) if "pessimistic end" in w]
+    assert len(said) == 1 and f"(ITL x {itl:.2f}, TTFT x {ttft:.2f})" in said[0]
