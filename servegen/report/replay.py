@@ -100,9 +100,7 @@ def _bounds(plan: Plan, scenes: Sequence[Scene]) -> Table:
         for v in scene.verdicts:
             share = v.bound == "attainment"
             show = percent if share else seconds
-            metric, _, statistic = v.bound.partition(".")
-            quantiles = getattr(plan.prediction, metric, None)
-            predicted = plan.prediction.slo_attainment if share else getattr(quantiles, statistic, math.nan)
+            predicted = plan.prediction.slo_attainment if share else view.predicted(plan, v.bound)
             allowed = ("at least " if share else "at most ") + show(v.allowed)
             rows.append((scene.name, v.bound, allowed, show(predicted), show(v.found), "yes" if v.met else "NO"))
     return Table(("replay", "bound", "allowed", "predicted", "replayed", "met"), tuple(rows), frozenset((2, 3, 4)))
@@ -112,9 +110,8 @@ def _latencies(plan: Plan, scene: Scene) -> Table:
     rows = []
     for name in _LATENCIES:
         found = getattr(scene.result, name)
-        predicted = getattr(plan.prediction, name, None)
         figures = (seconds(getattr(found, s)) for s in _STATISTICS)
-        rows.append((name.upper(), *figures, seconds(predicted.p95) if predicted is not None else NONE))
+        rows.append((name.upper(), *figures, seconds(view.predicted(plan, f"{name}.p95"))))
     return table(("replayed", *_STATISTICS, "predicted p95"), rows)
 
 

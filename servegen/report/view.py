@@ -111,17 +111,18 @@ def bounds(plan: Plan) -> Table:
             met = attained >= allowed * (1 - 1e-9)
             rows.append(("attainment", f"at least {percent(allowed)}", percent(attained), NONE, "yes" if met else "NO"))
             continue
-        predicted = _predicted(plan, key)
+        found = predicted(plan, key)
         metric = key.partition(".")[0]
         around = plan.prediction.band.get("itl" if metric == "tpot" else metric)
-        low, high = (predicted * around.low, predicted * around.high) if around else (math.nan, predicted)
+        low, high = (found * around.low, found * around.high) if around else (math.nan, found)
         span = f"{seconds(low)} to {seconds(high)}" if around else NONE
-        verdict = _verdict(predicted, high, allowed)
-        rows.append((_bound(key), f"at most {seconds(allowed)}", seconds(predicted), span, verdict))
+        verdict = _verdict(found, high, allowed)
+        rows.append((_bound(key), f"at most {seconds(allowed)}", seconds(found), span, verdict))
     return Table(("bound", "allowed", "predicted", "range", "met"), tuple(rows), frozenset({1, 2, 3}))
 
 
-def _predicted(plan: Plan, key: str) -> float:
+def predicted(plan: Plan, key: str) -> float:
+    """What a plan says of a latency, as of its bounds (``ttft.p90``); nan where it says nothing."""
     if key in plan.prediction.bounds:
         return plan.prediction.bounds[key]
     metric, _, quantile = key.partition(".")

@@ -55,8 +55,9 @@ def assemble(
     risks: Risks,
     searched: int,
     rejected: Mapping[str, int],
+    more: Sequence[str] = (),
 ) -> Plan:
-    """The plan of a choice."""
+    """The plan of a choice; ``more`` are sentences on why it is what it is."""
     problem = as_found(problem, chosen)
     points = role_points(problem, chosen.roles)
     roles = tuple(_role(problem, r, q) for r, q in zip(chosen.roles, points, strict=True))
@@ -101,7 +102,7 @@ def assemble(
         choice=choice,
         prediction=prediction,
         binding=bound_by,
-        why=why(problem, chosen, roles, floors, bound_by, comparison),
+        why=(*why(problem, chosen, roles, floors, bound_by, comparison), *more),
         flips=risks.flips,
         cases=risks.cases,
         missing=risks.missing,

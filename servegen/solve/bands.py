@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
 from servegen.catalog.engines import gemm_of
 from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
 from servegen.plan import Band
+from servegen.record import record
 from servegen.solve.problem import Problem
 
 #: Mean relative error that is assumed for what no fit covers: experts, compressed KV, windows and recurrent layers are priced
@@ -25,6 +27,19 @@ NINETY_OVER_MEAN = 2.06
 #: them by 0.149 and 0.133; of first tokens, whose scatter is wider than the difference, what TPOT has.
 FITTED_SEQUENCES = 128
 BEYOND_SEQUENCES = {"ttft": 0.2, "itl": 0.2, "throughput": 0.1}
+#: The metrics of which a plan states a band of latency, with the bounded ones that each moves; a whole request has parts of both.
+METRICS: Mapping[str, tuple[str, ...]] = {"itl": ("itl", "tpot", "e2e"), "ttft": ("ttft", "e2e")}
+
+
+@record
+class OneBand(Problem):
+    """A problem in which nothing but the predictions of ``wrong``, one of :data:`METRICS`, is wrong by its band."""
+
+    wrong: str = ""
+
+    @classmethod
+    def of(cls, problem: Problem, wrong: str) -> OneBand:
+        return cls(**{f.name: getattr(problem, f.name) for f in dataclasses.fields(problem)}, wrong=wrong)
 
 
 def dense(model: ModelFacts) -> bool:
@@ -69,7 +84,10 @@ def pessimism(problem: Problem, engine: EngineFacts, accelerator: AcceleratorFac
     if problem.confidence == "best":
         return {}
     end = near_end if problem.confidence == "high" else far_end
-    return end(problem.model, engine, accelerator, problem.allowed_weights, problem.speculation is not None, cut)
+    factors = end(problem.model, engine, accelerator, problem.allowed_weights, problem.speculation is not None, cut)
+    if isinstance(problem, OneBand):
+        return {m: factors[problem.wrong] if m in METRICS[problem.wrong] else 1.0 for m in factors}
+    return factors
 
 
 def far_end(

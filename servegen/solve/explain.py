@@ -1,21 +1,23 @@
-"""Why this one: the binding constraint, the runners-up and what they lost by, the frontier, what would flip the choice."""
+"""Why this one: the binding constraint, the runners-up and what they lost by, the frontier."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from servegen.plan import Role
-from servegen.rationale import Alternative, Flip, ParetoPoint
+from servegen.rationale import Alternative, ParetoPoint
 from servegen.record import record
 from servegen.roofline.memory import largest_batch
 from servegen.roofline.step import take
 from servegen.service import size
 from servegen.service.disciplines import DISCIPLINES
 from servegen.service.point import Point
-from servegen.solve.bands import far_end, pessimism
+from servegen.solve.bands import pessimism
 from servegen.solve.candidate import Candidate, RoleChoice, first_of, leading
 from servegen.solve.drafting import lower_drafting
 from servegen.solve.kept import level_cap, running
@@ -26,7 +28,10 @@ from servegen.solve.space import BATCH_LIMITS, KV_SLACK, occupancy, replicas_tha
 from servegen.solve.split import GAPS, START
 from servegen.solve.words import duration, load, money
 
-#: Runners-up that a plan shows.
+if TYPE_CHECKING:
+    from servegen.solve.search import Searched
+
+#: Runners-up that a plan shows, the best of the other topology beside them.
 SHOWN = 5
 #: Candidates whose latencies are computed for the frontier, the best first.
 COMPARED = 24
@@ -54,8 +59,12 @@ class Comparison:
 
 
 def compare(problem: Problem, chosen: Candidate, others: Sequence[Candidate], gain: float) -> Comparison:
-    """Runners-up in the total order, and the Pareto frontier of cost, latency and output over the best candidates."""
+    """Runners-up in the total order, and the Pareto frontier of cost, latency and output over the best candidates. The best one
+    of the other topology is among both, however many of the chosen one's own topology come before it."""
     rest = leading(problem, (c for c in others if c is not chosen), COMPARED - 1)
+    other = first_of(problem, (c for c in others if c.topology != chosen.topology))
+    if other is not None and not any(c is other for c in rest):
+        rest.append(other)
     ranked = [chosen, *rest]
     seen = candidate_points(problem, ranked)
     ttft, itl = p95(seen, problem.demand)
@@ -72,7 +81,8 @@ def compare(problem: Problem, chosen: Candidate, others: Sequence[Candidate], ga
             output_tokens_per_second=c.output_tokens_per_s,
             why_lost=why_lost(problem, chosen, c, gain),
         )
-        for i, c in enumerate(ranked[1 : SHOWN + 1], start=1)
+        for i, c in enumerate(ranked)
+        if 1 <= i <= SHOWN or c is other
     )
     worth = np.array([[c.cost_per_h, ttft[i], paces[i], -c.output_tokens_per_s] for i, c in enumerate(ranked)])
     worth = np.array([[float(f"{v:.4g}") for v in row] for row in worth])
@@ -85,6 +95,26 @@ def compare(problem: Problem, chosen: Candidate, others: Sequence[Candidate], ga
     points.sort(key=lambda q: (q.cost_per_hour, q.itl_p95_s, q.name))
     rivals = [c for c in others if bool(c.drafted) != bool(chosen.drafted)]
     return Comparison(alternatives, tuple(points), gain, first_of(problem, rivals))
+
+
+def absent(problem: Problem, chosen: Candidate, seen: Searched) -> str:
+    """Why there is nothing of the other topology to hold the choice against, where it was searched; "" if there is something."""
+    if problem.topology != "auto" or any(c.topology != chosen.topology for c in seen.candidates):
+        return ""
+    split = chosen.topology == "aggregated"
+    what = "split" if split else "aggregated"
+    outcomes = tuple(o for o in seen.outcomes if (o.sides if split else o.frame) is not None)
+    if not outcomes:
+        reasons = {r.partition(": ")[2]: n for r, n in seen.rejected.items() if r.startswith(("split: ", "stages: "))}
+        reason = max(sorted(reasons), key=lambda r: reasons[r]) if split and reasons else "no configuration can exist"
+        if split and problem.pps and 1 not in problem.pps:
+            reason = "a role of a split is not cut into stages, as constraints.pp asks"
+        return f"There is no {what} plan to compare with: {reason}."
+    from servegen.solve.infeasible import diagnosis  # few plans need it
+
+    alone = dataclasses.replace(problem, groups=problem.groups and not split)
+    _, message, _ = diagnosis(alone, dataclasses.replace(seen, outcomes=outcomes))
+    return f"No {what} plan meets the spec, so there is none to compare with: {message}."
 
 
 def summary(c: Candidate) -> str:
@@ -274,58 +304,3 @@ def _drafting(problem: Problem, chosen: Candidate, roles: Sequence[Role], compar
         f"takes {role.breakdown_s['draft'] / role.step_time_s * 100:.0f} % of it.",
         f"The best plan without drafting: {lost}." if rival else "Without drafting no plan meets the bounds.",
     ]
-
-
-def flips(
-    problem: Problem, chosen: Candidate, comparison: Comparison, others: Sequence[Candidate], pessimistic: Flip | None
-) -> tuple[Flip, ...]:
-    """What would change the decision, the nearest first."""
-    out: list[Flip] = []
-    if problem.load:
-        loads = [r.replicas * r.sustained for r in chosen.roles]
-        room = problem.utilization * (sum(loads) if chosen.grouped else min(loads))
-        if chosen.topology == "aggregated" or problem.load_kind == "rate":
-            out.append(Flip("traffic", f"A load above {load(problem.load_kind, room)} needs another replica."))
-    if pessimistic is not None:
-        out.append(pessimistic)
-    if comparison.gain > 1.0 and problem.topology == "auto":
-        word = "aggregated" if chosen.topology == "disaggregated" else "disaggregated"
-        out.append(
-            Flip(
-                "constraints.disaggregationGain",
-                f"The choice turns {word} when disaggregationGain crosses {comparison.gain:.2f}.",
-            )
-        )
-    elsewhere = first_of(problem, (c for c in others if _elsewhere(c, chosen)))
-    if elsewhere is not None and problem.objective == "cost" and elsewhere.objective[0] > 0:
-        drop = (1.0 - chosen.objective[0] / elsewhere.objective[0]) * 100.0
-        if drop > 0:
-            out.append(
-                Flip(
-                    "hardware.pool.price",
-                    f"{summary(elsewhere)} wins if its hardware gets {drop:.0f} % cheaper.",
-                )
-            )
-    return tuple(out)
-
-
-def _elsewhere(c: Candidate, chosen: Candidate) -> bool:
-    """Whether a lower price of the hardware of ``c`` favours it over the chosen one; groups share theirs with others."""
-    mine, its = ({k.index for k in x.kinds} for x in (chosen, c))
-    return not mine & its if chosen.grouped or c.grouped else mine != its
-
-
-def under_the_band(problem: Problem, chosen: Candidate, best: Candidate | None, where: str = "in the pool") -> Flip:
-    """What is chosen (``best``) of what there is ``where`` when every prediction is as wrong as its band allows."""
-    drafting = problem.speculation is not None
-    ends = [far_end(problem.model, chosen.engine.facts, k.facts, problem.allowed_weights, drafting) for k in chosen.kinds]
-    factors = {metric: max(end[metric] for end in ends) for metric in ("itl", "ttft")}
-    case = f"At the pessimistic end of the band (ITL x {factors['itl']:.2f}, TTFT x {factors['ttft']:.2f})"
-    if best is None:
-        return Flip("constraints.confidence", f"{case} nothing {where} meets the bounds.")
-    if best.name == chosen.name and best.devices == chosen.devices:
-        return Flip("constraints.confidence", f"{case} the choice stays the same.")
-    change = (
-        f"{best.devices} instead of {chosen.devices} accelerators" if best.devices != chosen.devices else "as many accelerators"
-    )
-    return Flip("constraints.confidence", f"{case} the best plan is {summary(best)}: {change}.")

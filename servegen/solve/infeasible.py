@@ -26,6 +26,7 @@ from servegen.solve.space import occupancy, shape_of
 from servegen.solve.split import GAPS, START
 from servegen.solve.words import duration
 from servegen.solve.words import load as load_words
+from servegen.units import parse_bandwidth
 
 if TYPE_CHECKING:
     from servegen.solve.search import Searched
@@ -36,6 +37,9 @@ LARGEST = 64.0
 LOOSEST = 1e4
 #: Halvings of the search for the smallest factor: 10,000 -> 0.2 % of the answer.
 HALVINGS = 12
+#: What the fabric of nodes usually has for each accelerator: a port of NDR InfiniBand, as the nodes had on which what it costs
+#: was measured (servegen/roofline/collectives.py).
+USUAL_FABRIC = "400Gbps"
 
 
 def infeasible(problem: Problem, seen: Searched) -> InfeasibleError:
@@ -152,13 +156,14 @@ def _idle(problem: Problem, block: Block, bound: Bound) -> list[float]:
 
 
 def _fixes(problem: Problem) -> Iterator[Fix]:
-    """Single changes that were verified: looser bounds, more nodes, another precision."""
+    """Single changes that were verified: looser bounds, more nodes or a network between them, another precision."""
     yield from _looser(problem)
     yield from _fewer_on_time(problem)
     yield from _larger(problem)
     yield from _fewer_spares(problem)
     yield from _precisions(problem)
     yield from _other_tp(problem)
+    yield from _joined_nodes(problem)
 
 
 def _feasible(problem: Problem) -> bool:
@@ -284,6 +289,19 @@ def _other_tp(problem: Problem) -> Iterator[Fix]:
             0.5,
             f"allow TP {', '.join(map(str, sorted({r.tp for r in best.roles})))}: constraints.tp [{new}]",
         )
+
+
+def _joined_nodes(problem: Problem) -> Iterator[Fix]:
+    """A fabric between the nodes of a kind, where none is declared: replicas may then span them, and roles hand KV caches on."""
+    for i, kind in enumerate(problem.pool):
+        if kind.plan.nodes == 1 or kind.plan.fabric_bytes_per_s:
+            continue
+        plan = dataclasses.replace(kind.plan, fabric_bytes_per_s=parse_bandwidth(USUAL_FABRIC))
+        pool = (*problem.pool[:i], dataclasses.replace(kind, plan=plan), *problem.pool[i + 1 :])
+        if _feasible(dataclasses.replace(problem, pool=pool)):
+            where = f"hardware.pool[{i}].fabric ({kind.facts.id})"
+            text = f"declare the network between the nodes, {where}: with a bandwidth of {USUAL_FABRIC} it is enough"
+            yield Fix(f"hardware.pool.{i}.fabric.bandwidth", "none", USUAL_FABRIC, 0.5, text)
 
 
 def _precisions(problem: Problem) -> Iterator[Fix]:

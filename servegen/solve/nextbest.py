@@ -13,16 +13,18 @@ from servegen.record import record
 from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.counts import frontier
 from servegen.solve.drafting import Speculation, depths
-from servegen.solve.explain import summary, why_lost
+from servegen.solve.explain import summary
 from servegen.solve.infeasible import diagnosis
 from servegen.solve.predict import candidate_points, p95
 from servegen.solve.problem import Problem
 from servegen.solve.routing import spread
-from servegen.solve.search import Searched, choose, gain_of, search
-from servegen.solve.space import chunks_for, replicas_that_fit, tensor_parallel
+from servegen.solve.search import Searched, choose, lost, search
+from servegen.solve.space import Shape, chunks_for, replicas_that_fit, shapes, tensor_parallel
 from servegen.solve.words import money
 
 Value = tuple[str | int, ...]
+#: Ways to cut a replica beside TP, by the field of a shape and the key of the spec, with their names.
+CUTS = {"pp": "PP", "dp": "attention DP", "ep": "EP"}
 
 
 @record
@@ -45,6 +47,26 @@ def _kinds(c: Candidate) -> Value:
 
 def _tps(c: Candidate) -> Value:
     return tuple(sorted({r.tp for r in c.roles}))
+
+
+def _cut(way: str) -> Dimension:
+    """The dimension of a way to cut a replica beside TP, by the name of a shape's field; it is governed like TP."""
+
+    def value(c: Candidate) -> Value:
+        return tuple(sorted({int(getattr(r.shape, way)) for r in c.roles}))
+
+    def others(problem: Problem, chosen: Value) -> Value:
+        return _rest(sorted({int(getattr(s, way)) for s in _shapes(problem)}), chosen)
+
+    def without(problem: Problem, chosen: Value, rest: Value) -> Problem:
+        return dataclasses.replace(problem, **{f"{way}s": rest})  # type: ignore[arg-type]
+
+    return Dimension(CUTS[way], value, others, without, f"constraints.{way} allows no other")
+
+
+def _shapes(problem: Problem) -> set[Shape]:
+    """Every way in which the search cuts a replica, on some engine and kind."""
+    return {s for e in problem.engines for k in problem.pool for s in shapes(problem, e, k)}
 
 
 def _discipline(c: Candidate) -> Value:
@@ -119,6 +141,7 @@ DIMENSIONS = (
         lambda p, v, rest: dataclasses.replace(p, tps=tuple(int(tp) for tp in rest)),
         "constraints.tp allows no other",
     ),
+    *map(_cut, CUTS),
     Dimension(
         "discipline",
         _discipline,
@@ -153,12 +176,15 @@ FINE = ("prefill chunk", "batch limit")
 
 
 def next_best(problem: Problem, chosen: Candidate, seen: Searched) -> tuple[NextBest, ...]:
-    """One for every dimension, in a fixed order. A split has no discipline to choose; not every spec allows drafting."""
+    """One for every dimension, in a fixed order. A split has no discipline to choose; not every spec allows drafting, nor to cut
+    a replica in other ways than by TP."""
     found: list[tuple[Dimension, Candidate | None, str]] = []
     for dimension in DIMENSIONS:
         if dimension.name == "discipline" and chosen.topology == "disaggregated":
             continue
         if dimension.name == "drafted tokens" and problem.speculation is None:
+            continue
+        if dimension.name in CUTS.values() and not _open(problem, chosen, dimension):
             continue
         found.append((dimension, *_other(problem, chosen, seen, dimension)))
     some = [c for _, c, _ in found if c is not None]
@@ -179,6 +205,12 @@ def next_best(problem: Problem, chosen: Candidate, seen: Searched) -> tuple[Next
         )
         for d, c, reason in found
     )
+
+
+def _open(problem: Problem, chosen: Candidate, dimension: Dimension) -> bool:
+    """Whether there is a choice of this way to cut a replica, or the spec made it."""
+    stated = {"PP": problem.pps, "attention DP": problem.dps, "EP": problem.eps}[dimension.name]
+    return bool(stated) or bool(dimension.others(problem, dimension.value(chosen)))
 
 
 def one_more(problem: Problem, chosen: Candidate) -> tuple[NextBest, ...]:
@@ -240,16 +272,18 @@ def _other(problem: Problem, chosen: Candidate, seen: Searched, dimension: Dimen
     if best is None or groups or dimension.name in FINE:
         restricted = dimension.without(problem, value, others)
         again = search(restricted)
-        either = tuple(c for c in (best, again.best) if c is not None)
-        best = choose(problem, either)[0] if groups and dimension.name not in FINE else again.best
+        # A stated PP or EP is tried with every TP, also where one that is left to the search is not.
+        tried = _shapes(problem)
+        found = tuple(c for c in again.candidates if all(r.shape in tried for r in c.roles))
+        other, _ = choose(problem, found)
+        either = tuple(c for c in (best, other) if c is not None)
+        best = choose(problem, either)[0] if groups and dimension.name not in FINE else other
+        if best is None and again.best is not None:
+            return None, "nothing that is tried without it meets the spec"
     if best is None:
         _, message, attainable = diagnosis(restricted, again)
         return None, message if attainable in ("none", "not known") else f"{message}; best attainable: {attainable}"
-    gain = math.nan
-    if best.topology != chosen.topology:
-        together, split = (best, chosen) if chosen.topology == "disaggregated" else (chosen, best)
-        gain = gain_of(problem, together, split)
-    return best, why_lost(problem, chosen, best, gain)
+    return best, lost(problem, chosen, best)
 
 
 def _shown(problem: Problem, dimension: Dimension, value: Value) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -14,9 +14,12 @@ from servegen.plan import Plan
 from servegen.record import record
 from servegen.solve.aggregate import Outcome, aggregated
 from servegen.solve.assemble import Risks, assemble
+from servegen.solve.bands import OneBand
 from servegen.solve.candidate import Candidate, first_of
+from servegen.solve.cuts import cut_words
 from servegen.solve.ends import candidates_at
-from servegen.solve.explain import compare, flips, under_the_band
+from servegen.solve.explain import absent, compare, summary, why_lost
+from servegen.solve.flips import Pessimistic, flips, under_the_band
 from servegen.solve.groups import grouped
 from servegen.solve.pairs import disaggregated
 from servegen.solve.problem import Confidence, Problem
@@ -154,11 +157,41 @@ def explained(problem: Problem, seen: Searched, chosen: Candidate, own: Problem 
     ``own`` is the problem on the accelerators that are the candidate's in a fleet: there the ends of the band are solved.
     """
     comparison = compare(problem, chosen, seen.candidates, seen.gain)
-    at_ends = at_the_ends(own or problem, chosen, lambda other: _at_end(other, seen, problem.confidence))
-    pessimistic = None
+    asked = own or problem
+    at_ends = at_the_ends(asked, chosen, lambda other: _at_end(other, seen, problem.confidence))
+    pessimistic = Pessimistic()
     if at_ends and problem.confidence == "best":
-        where = "on these accelerators" if own else "in the pool"
-        pessimistic = under_the_band(problem, chosen, at_ends["low"], where)
-    changes = flips(problem, chosen, comparison, seen.candidates, pessimistic)
+        low = dataclasses.replace(asked, confidence="low")
+        pessimistic = under_the_band(
+            problem,
+            chosen,
+            at_ends["low"],
+            lambda metric: _at_end(OneBand.of(low, metric), seen, "best"),
+            "on these accelerators" if own else "in the pool",
+        )
+    changes = flips(problem, chosen, comparison, seen.candidates, pessimistic.flip)
     risks = Risks(changes, cases(at_ends), missing(problem, chosen))
-    return assemble(problem, chosen, comparison, risks, seen.searched, seen.rejected)
+    cuts = cut_words(problem, chosen, seen.outcomes, lambda kept: _beside(problem, chosen, seen.candidates, kept))
+    more = (*cuts, absent(problem, chosen, seen), pessimistic.sentence)
+    return assemble(problem, chosen, comparison, risks, seen.searched, seen.rejected, [m for m in more if m])
+
+
+def lost(problem: Problem, chosen: Candidate, other: Candidate) -> str:
+    """What the chosen one has over another, the gain of a split over an aggregated plan weighed."""
+    gain = math.nan
+    if other.topology != chosen.topology:
+        together, split = (other, chosen) if chosen.topology == "disaggregated" else (chosen, other)
+        gain = gain_of(problem, together, split)
+    return why_lost(problem, chosen, other, gain)
+
+
+def _beside(
+    problem: Problem, chosen: Candidate, candidates: Sequence[Candidate], kept: Callable[[Candidate], bool]
+) -> str:
+    """The best of the candidates that are ``kept``, and what it lost by; "" if there is none."""
+    best, _ = choose(problem, tuple(c for c in candidates if kept(c)))
+    if best is None:
+        return ""
+    if choose(problem, (chosen, best))[0] is best:  # which only a fleet can be the reason of
+        return f"{summary(best)}: better for this model alone"
+    return f"{summary(best)}: {lost(problem, chosen, best)}"

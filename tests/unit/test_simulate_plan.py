@@ -16,6 +16,7 @@ from servegen.codec import dumps
 from servegen.compile import compile_spec
 from servegen.errors import CatalogError, InfeasibleError
 from servegen.plan import Plan, loads
+from servegen.report.figures import seconds
 from servegen.simulate.result import RequestBound, Result
 from servegen.solve.arrivals import Traffic
 from servegen.solve.problem import Problem
@@ -233,3 +234,18 @@ def test_an_estimate_is_the_benchmark_replayed() -> None:
 
     assert ttft(1024, 256) > 2 * ttft(1023, 256)
     assert resolve_accelerator("h100-sxm-80gb").compute_capability == 9.0
+
+
+def test_a_prediction_stands_beside_every_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also beside those of percentiles and metrics that a plan tells of nothing but its bounds."""
+    text = SPEC.replace("e2e: {mean: 60s}", "tpot: {p90: 40ms, p95: 45ms}").replace("ttft: {p95: 500ms}", "ttft: {p90: 500ms}")
+    (tmp_path / "chat.yaml").write_text(text)
+    servegen(["simulate", str(tmp_path / "chat.yaml"), "--requests", "500"])
+    out = capsys.readouterr().out
+    _, plan = solved(text)
+    for bound, found in plan.prediction.bounds.items():
+        (line,) = (line for line in out.splitlines() if line.startswith("as planned ") and f" {bound} " in line)
+        assert seconds(found) in line.split()
+    assert {"ttft.p90", "tpot.p90", "itl.p95"} < {*plan.prediction.bounds}
+    (tpot,) = (line for line in out.splitlines() if line.startswith("TPOT "))
+    assert tpot.split()[-1] == seconds(plan.prediction.bounds["tpot.p95"])

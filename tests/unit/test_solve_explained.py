@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import re
 from collections.abc import Callable
 
 import pytest
@@ -13,12 +14,13 @@ from hypothesis import strategies as st
 
 from servegen.explanation import Explanation, NextBest
 from servegen.plan import Plan, Verification
-from servegen.solve.candidate import Candidate
-from servegen.solve.explain import summary
+from servegen.solve.candidate import Candidate, first_of
+from servegen.solve.explain import COMPARED, summary
 from servegen.solve.explained import explained
 from servegen.solve.predict import candidate_points, p95
 from servegen.solve.problem import Problem
-from servegen.solve.search import choose, search, solve
+from servegen.solve.search import choose, lost, search, solve
+from servegen.solve.search import explained as planned
 from servegen.solve.space import BATCH_LIMITS, CHUNKS
 from servegen.solve.verify import EASE, sized
 from tests.solver.specs import LENGTHS, LLAMA_8B, LLAMA_70B, problem, reduced
@@ -250,3 +252,171 @@ def test_one_replica_less_of_a_closed_loop_is_held_against_the_load_it_was_sized
         _, found, chosen = walked(question)
     assert [f.role for f in found.fewer] == [r.role for r in chosen.roles]
     assert all(f.breaks for f in found.fewer)
+
+
+MOE = "Qwen/Qwen3-235B-A22B"
+H200 = "[{accelerator: h200, nodes: 2, perNode: 8, fabric: {bandwidth: 400Gbps}}]"
+#: A pair of H100 is almost too small for the weights alone.
+PAIRS = "[{accelerator: h100, nodes: 8, perNode: 2, fabric: {bandwidth: 400Gbps}}]"
+
+
+def long_prompts(tokens: int, constraints: str = "{weights: [bf16]}") -> Problem:
+    return problem(pool=PAIRS, traffic=f"{{rate: 0.05/s, isl: {tokens}, osl: 100}}", constraints=constraints)
+
+
+def routed(**constraints: object) -> Problem:
+    stated = ", ".join(f"{k}: {_flow(v)}" for k, v in {"weights": ["fp8"], **constraints}.items())
+    checkpoints = f", checkpoints: {{bf16: {MOE}, fp8: {MOE}-FP8}}"
+    slo, traffic = "{ttft: {p95: 2s}, itl: {p95: 60ms}}", f"{{rate: 6/s, {LENGTHS}}}"
+    return problem(model=MOE, more_model=checkpoints, pool=H200, slo=slo, traffic=traffic, constraints=f"{{{stated}}}")
+
+
+CUTS = {"PP": "pp", "attention DP": "dp", "EP": "ep"}
+
+
+@pytest.mark.parametrize("dimension", CUTS)
+def test_the_next_best_of_another_cut_is_the_best_that_is_cut_otherwise(dimension: str) -> None:
+    field = CUTS[dimension]
+
+    def of(c: Candidate) -> set[int]:
+        return {getattr(r.shape, field) for r in c.roles}
+
+    with reduced(LIMITS, SIZES):
+        question = routed()
+        _, found, chosen = walked(question)
+        every = search(question).candidates
+        best, _ = choose(question, tuple(c for c in every if of(c) != of(chosen)))
+        assert best is not None
+        same(row(found, dimension), best, question)
+        assert row(found, dimension).value == " + ".join(map(str, sorted(of(best))))
+        assert row(found, dimension).why_lost == lost(question, chosen, best)
+
+
+def test_a_cut_that_the_spec_states_has_no_other() -> None:
+    with reduced(LIMITS, SIZES):
+        _, found, _ = walked(routed(pp=[1], dp=[1], ep=[1], topology="aggregated"))
+    for dimension, key in CUTS.items():
+        assert row(found, dimension).why_lost == f"constraints.{key} allows no other" and not row(found, dimension).summary
+
+
+def test_a_cut_that_a_free_search_does_not_try_is_not_the_next_best() -> None:
+    """Eight accelerators hold no pipeline over whole nodes. One inside a node they do, but only a spec that states PP gets it."""
+    node = "topology: aggregated, weights: [bf16], maxAccelerators: 8"
+    _, found, _ = walked(problem(constraints=f"{{{node}}}", traffic=SLOW))
+    assert row(found, "PP").chosen == "1" and not row(found, "PP").summary
+    assert row(found, "PP").why_lost == "nothing that is tried without it meets the spec"
+    assert search(problem(constraints=f"{{{node}, pp: [2]}}", traffic=SLOW)).best is not None
+
+
+def test_no_cut_that_the_search_does_not_try_is_shown() -> None:
+    """A model without experts on a node has no stages, attention groups or ranks of experts to choose."""
+    _, found, _ = walked(one_replica("3/s"))
+    assert not {n.dimension for n in found.next_best} & {*CUTS}
+    node = "[{accelerator: h200, nodes: 1, perNode: 8}]"
+    question = dataclasses.replace(routed(ep=[1, 4]), pool=problem(pool=node).pool)
+    with reduced(LIMITS, SIZES):
+        _, found, chosen = walked(dataclasses.replace(question, eps=()))
+        assert {n.dimension for n in found.next_best} & {*CUTS} == {"attention DP", "EP"}
+        assert {r.shape.ep for r in chosen.roles} == {1}
+
+
+def test_the_best_of_the_other_topology_stands_beside_the_choice() -> None:
+    """Five aggregated plans come before the best split one."""
+    question = long_prompts(4000)
+    plan, seen = solve(question), search(question)
+    assert seen.best is not None and plan.choice.topology == "aggregated"
+    other = first_of(question, (c for c in seen.candidates if c.topology == "disaggregated"))
+    assert other is not None
+    assert sum(c.key(question) < other.key(question) for c in seen.candidates) > 5
+    (shown,) = (a for a in plan.alternatives if a.topology == "disaggregated")
+    assert (shown.name, shown.summary) == (other.name, summary(other))
+    assert shown.why_lost == f"costs ${other.cost_per_h:.2f}/h instead of ${seen.best.cost_per_h:.2f}/h"
+    assert not any("to compare with" in w for w in plan.why)
+
+
+def test_a_topology_that_has_nothing_is_said_to_have_nothing() -> None:
+    for constraints, told in (("{}", True), ("{topology: aggregated}", False)):
+        plan = solve(problem(pool="[{accelerator: h100, nodes: 1, perNode: 8}]", constraints=constraints))
+        assert ("There is no split plan to compare with: no fabric is declared." in plan.why) == told
+    plan = solve(long_prompts(12000, "{weights: [bf16], tp: [2]}"))
+    (said,) = sentences(plan, "No split plan meets the spec, so there is none to compare with: ")
+    assert said.endswith(": no configuration fits the accelerators' memory.")
+    plan = solve(long_prompts(12000, "{weights: [bf16], tp: [2], pp: [2]}"))
+    assert any(w.endswith("a role of a split is not cut into stages, as constraints.pp asks.") for w in plan.why)
+
+
+def test_a_split_without_a_rival_says_what_the_rivals_lack() -> None:
+    slo, pool = "{ttft: {p95: 2s}, itl: {p99: 15ms}}", "[{accelerator: h100, nodes: 2, perNode: 8, fabric: {bandwidth: 400Gbps}}]"
+    plan = solve(problem(slo=slo, pool=pool, traffic=f"{{rate: 6/s, {LENGTHS}}}"))
+    assert plan.choice.topology == "disaggregated" and not any(a.topology == "aggregated" for a in plan.alternatives)
+    (said,) = (w for w in plan.why if w.startswith("No aggregated plan meets the spec, so there is none to compare with: "))
+    assert "requests/s within the bounds" in said or "itl.p99" in said
+
+
+def sentences(plan: Plan, *begins: str) -> list[str]:
+    return [w for w in plan.why if w.startswith(begins)]
+
+
+def test_why_a_replica_spans_nodes_and_is_a_pipeline() -> None:
+    (spans,) = sentences(solve(long_prompts(12000)), "A replica spans 2 nodes: ")
+    figures = [float(x) for x in re.findall(r"([\d.]+) GB", spans)]
+    device, weights, engine, left, longest = figures
+    assert device - weights - engine == pytest.approx(left, abs=0.1) and left < longest
+    assert "on one node of 2 x h100-sxm-80gb" in spans and "bf16 weights" in spans
+    (stages,) = sentences(solve(long_prompts(12000)), "A replica is a pipeline of 2 stages (PP)")
+    assert "; the best plan without that is sglang on h100" in stages and stages.endswith(": same cost with a higher TP.")
+    (stages,) = sentences(solve(long_prompts(12000, "{weights: [bf16], pp: [2]}")), "A replica is a pipeline of 2 stages (PP)")
+    assert stages.endswith("(PP), as constraints.pp asks.")
+    (spans,) = sentences(solve(long_prompts(12000, "{weights: [bf16], tp: [2], pp: [2]}")), "A replica spans 2 nodes: ")
+    assert spans.endswith("the constraints allow none within one.")
+
+
+def test_weights_that_no_node_holds_are_the_reason() -> None:
+    one = "[{accelerator: h100, nodes: 8, perNode: 1, fabric: {bandwidth: 400Gbps}}]"
+    plan = solve(problem(pool=one, constraints="{weights: [bf16]}", traffic=f"{{rate: 0.1/s, {LENGTHS}}}"))
+    nodes = plan.choice.roles[0].devices
+    (spans,) = sentences(plan, f"A replica spans {nodes} nodes: ")
+    assert nodes > 1 and re.search(r"a device of 85\.0 GB would have to hold 141\.\d GB of bf16 weights\.$", spans)
+
+
+def test_a_replica_over_nodes_costs_less_than_one_that_keeps_to_a_node() -> None:
+    """And the best aggregated plan is shown, however many split ones come first."""
+    slo, lengths = "{ttft: 5s, itl: 33ms}", "isl: {mean: 4000, p95: 12000}, osl: {mean: 800, p95: 2000}"
+    pool = "[{accelerator: h200, nodes: 8, perNode: 8, fabric: {bandwidth: 400Gbps}}]"
+    question = problem(model="deepseek-ai/DeepSeek-V3", slo=slo, pool=pool, traffic=f"{{rate: 10/s, {lengths}}}")
+    plan, seen = solve(question), search(question)
+    assert seen.best is not None
+
+    def beside(of: Callable[[Candidate], bool]) -> str:
+        best, _ = choose(question, tuple(c for c in seen.candidates if of(c)))
+        assert best is not None and seen.best is not None
+        return f"{summary(best)}: {lost(question, seen.best, best)}."
+
+    together = first_of(question, (c for c in seen.candidates if c.topology == "aggregated"))
+    assert together is not None and sum(c.key(question) < together.key(question) for c in seen.candidates) > COMPARED
+    assert [a.name for a in plan.alternatives if a.topology == "aggregated"] == [together.name]
+    (spans,) = sentences(plan, "A decode server spans 2 nodes: ")
+    assert spans.endswith("keep to one node each is " + beside(lambda c: all(r.devices <= 8 for r in c.roles)))
+    groups = sentences(plan, "A prefill server computes attention in ", "A decode server computes attention in ")
+    assert len(groups) == sum(r.dp > 1 for r in plan.choice.roles) == 2
+    for said, role in zip(groups, ("prefill", "decode"), strict=True):
+        without = beside(lambda c, role=role: all(r.shape.dp == 1 for r in c.roles if r.role in (role, "serve")))
+        assert said.endswith(f"(attention DP); the best plan without that is {without}")
+
+
+@pytest.mark.parametrize(("key", "words"), [("dp", "computes attention in 4 groups"), ("ep", "spreads its experts over 4 ranks")])
+def test_a_cut_that_the_spec_asks_for_is_its_reason(key: str, words: str) -> None:
+    plan = solve(routed(topology="aggregated", **{key: [4]}))
+    (said,) = sentences(plan, f"A replica {words}")
+    assert said.endswith(f", as constraints.{key} asks.")
+    assert not sentences(solve(routed(topology="aggregated", dp=[1], ep=[1])), "A replica computes", "A replica spreads")
+
+
+def test_what_only_a_fleet_can_have_decided_lost_nothing() -> None:
+    """A member may be given less than the best that it could have alone."""
+    question = long_prompts(4000)
+    seen = search(question)
+    given = first_of(question, (c for c in seen.candidates if c.roles[0].shape.pp == 2))
+    assert given is not None and seen.best is not None and given is not seen.best
+    said = sentences(planned(question, seen, given), "A replica spans 2 nodes: ", "A replica is a pipeline of 2 stages")
+    assert len(said) == 2 and all(w.endswith(f" is {summary(seen.best)}: better for this model alone.") for w in said)

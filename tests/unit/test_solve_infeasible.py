@@ -89,7 +89,7 @@ def value_of(fix: Fix) -> Any:
         return fix.new
     if fix.key in ("constraints.weights", "constraints.kvCache"):
         return fix.new.split(", ")
-    return int(fix.new)
+    return fix.new if fix.key.endswith("fabric.bandwidth") else int(fix.new)
 
 
 def feasible(text: str) -> bool:
@@ -131,7 +131,7 @@ def test_no_fix_is_much_larger_than_it_must_be(name: str) -> None:
             less = min(old + 0.9 * (new - old), (new - rounding) * 0.998)
             if less > old:
                 assert not feasible(with_fix(text, fix.key, f"{less * 1e3:.6f}ms")), fix.text
-        elif fix.key.startswith("hardware") or fix.key.endswith("maxAccelerators"):
+        elif fix.key.endswith("nodes") or fix.key.endswith("maxAccelerators"):
             assert not feasible(with_fix(text, fix.key, int(fix.new) - 1)), fix.text
 
 
@@ -223,6 +223,17 @@ def test_the_checkpoints_own_precision_is_a_fix() -> None:
 @pytest.mark.parametrize("name", ["tp", "blocks"])
 def test_another_tp_is_a_fix(name: str) -> None:
     assert any(f.key == "constraints.tp" for f in trouble(name).fixes)
+
+
+def test_a_network_between_nodes_is_a_fix_where_replicas_would_span_them() -> None:
+    """Four nodes of one H100 that nothing joins hold no replica of 70B; the same nodes with a fabric do."""
+    (fix,) = (f for f in trouble("memory, two nodes").fixes if "fabric" in f.key)
+    assert (fix.key, fix.old, fix.new) == ("hardware.pool.0.fabric.bandwidth", "none", "400Gbps")
+    assert fix.text == (
+        "declare the network between the nodes, hardware.pool[0].fabric (h100-sxm-80gb): with a bandwidth of 400Gbps it is enough"
+    )
+    for name in ("memory", "pool", "pool, users"):  # where there is one, or a single node
+        assert not any("fabric" in f.key for f in trouble(name).fixes)
 
 
 def test_a_load_beyond_any_pool_has_no_fix() -> None:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for deepseek-v3-h200, plan 5d845a47eef26f12. Change the spec: an edit here is lost with the next build.
+# Written by servegen for deepseek-v3-h200, plan e59c4b4d07824a64. Change the spec: an edit here is lost with the next build.
 # Starts the prefill server of deepseek-v3-h200 on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-70b-batch, plan ee845d3c579b65f4. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-70b-batch, plan f1101d1b17acdf86. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-70b-batch on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
