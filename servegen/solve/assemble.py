@@ -47,6 +47,12 @@ class Risks:
     cases: tuple[Case, ...]
     missing: tuple[Missing, ...]
 
+#: Where a pool is filled to its slots, which a spec allows that bounds no first token.
+ENDLESS = (
+    "at this load all slots are always taken, and the queue for them grows for ever: no first token can be told; "
+    "a lower constraints.utilization or a bound on ttft leaves slots free"
+)
+
 
 def assemble(
     problem: Problem,
@@ -115,7 +121,7 @@ def assemble(
         spec=problem.shown,
         inputs=problem.inputs,
         facts=_facts(problem, chosen, roles),
-        notes=problem.notes,
+        notes=(*problem.notes, *([ENDLESS] if math.isnan(prediction.ttft.p95) else [])),
         speculative=_speculative(problem, chosen),
         waterfalls=waterfalls(problem, chosen, points, prediction),
         made_by=__version__,

@@ -59,3 +59,5 @@ def test_a_queue_that_grows_for_ever_has_no_first_token() -> None:
     for of in (plan.prediction.ttft, plan.prediction.e2e):
         assert all(math.isnan(value) for value in (of.mean, of.p50, of.p95, of.p99))
     assert plan.prediction.itl.p95 < 0.25
+    assert any("grows for ever" in note for note in plan.notes)
+    assert not any("grows for ever" in note for note in at("vllm", 0.9)[1].notes)
