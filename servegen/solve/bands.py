@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
 from servegen.catalog.engines import gemm_of
 from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
 from servegen.plan import Band
-from servegen.record import record
 from servegen.solve.problem import Problem
 
 #: Mean relative error that is assumed for what no fit covers: experts, compressed KV, windows and recurrent layers are priced
@@ -29,17 +27,6 @@ FITTED_SEQUENCES = 128
 BEYOND_SEQUENCES = {"ttft": 0.2, "itl": 0.2, "throughput": 0.1}
 #: The metrics of which a plan states a band of latency, with the bounded ones that each moves; a whole request has parts of both.
 METRICS: Mapping[str, tuple[str, ...]] = {"itl": ("itl", "tpot", "e2e"), "ttft": ("ttft", "e2e")}
-
-
-@record
-class OneBand(Problem):
-    """A problem in which nothing but the predictions of ``wrong``, one of :data:`METRICS`, is wrong by its band."""
-
-    wrong: str = ""
-
-    @classmethod
-    def of(cls, problem: Problem, wrong: str) -> OneBand:
-        return cls(**{f.name: getattr(problem, f.name) for f in dataclasses.fields(problem)}, wrong=wrong)
 
 
 def dense(model: ModelFacts) -> bool:
@@ -85,7 +72,7 @@ def pessimism(problem: Problem, engine: EngineFacts, accelerator: AcceleratorFac
         return {}
     end = near_end if problem.confidence == "high" else far_end
     factors = end(problem.model, engine, accelerator, problem.allowed_weights, problem.speculation is not None, cut)
-    if isinstance(problem, OneBand):
+    if problem.wrong:
         return {m: factors[problem.wrong] if m in METRICS[problem.wrong] else 1.0 for m in factors}
     return factors
 

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from servegen.record import record
 from servegen.solve.aggregate import Outcome, least_objective, sized
-from servegen.solve.bands import OneBand
 from servegen.solve.candidate import Candidate
 from servegen.solve.counts import BEYOND
 from servegen.solve.frame import Frame
@@ -63,8 +62,7 @@ def candidates_at(problem: Problem, outcomes: Sequence[Outcome], known: Confiden
 
 def _asked(problem: Problem, frame: Frame) -> Problem:
     """The frame's own question (what its prefix caches find is in it) at the end that ``problem`` asks for."""
-    own = dataclasses.replace(frame.block.problem, confidence=problem.confidence, pool=problem.pool)
-    return OneBand.of(own, problem.wrong) if isinstance(problem, OneBand) else own
+    return dataclasses.replace(frame.block.problem, confidence=problem.confidence, pool=problem.pool, wrong=problem.wrong)
 
 
 @record

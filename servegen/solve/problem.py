@@ -98,6 +98,7 @@ class Problem:
     without_chunks: tuple[int, ...] = ()  # what an explanation leaves out of the search to see what comes next
     without_limits: tuple[int, ...] = ()
     speculation: Speculation | None = None
+    wrong: str = ""  # the metric (itl or ttft) of which alone predictions are as wrong as ``confidence`` says; "" is everything
     replicas: Literal["any", "one", "several"] = "any"  # of aggregated candidates, where it decides what each of them sees
 
     @property

@@ -14,7 +14,6 @@ from servegen.plan import Plan
 from servegen.record import record
 from servegen.solve.aggregate import Outcome, aggregated
 from servegen.solve.assemble import Risks, assemble
-from servegen.solve.bands import OneBand
 from servegen.solve.candidate import Candidate, first_of
 from servegen.solve.cuts import cut_words
 from servegen.solve.ends import candidates_at
@@ -166,7 +165,7 @@ def explained(problem: Problem, seen: Searched, chosen: Candidate, own: Problem 
             problem,
             chosen,
             at_ends["low"],
-            lambda metric: _at_end(OneBand.of(low, metric), seen, "best"),
+            lambda metric: _at_end(dataclasses.replace(low, wrong=metric), seen, "best"),
             "on these accelerators" if own else "in the pool",
         )
     changes = flips(problem, chosen, comparison, seen.candidates, pessimistic.flip)
