@@ -141,6 +141,11 @@ class Candidate:
         return self.roles[0].block.problem
 
     @property
+    def hands_over_cut(self) -> bool:
+        """Whether roles hand over a KV cache of which each device has a part; of a compressed one each has all."""
+        return not self.grouped and any(group.attention.kind != "mla" for group in self.problem.model.layers)
+
+    @property
     def caches(self) -> int:
         """Prefix caches that the prompts are spread over: each attention group of a replica has its own. Spares left out."""
         return self.roles[0].replicas * self.roles[0].shape.dp
@@ -176,14 +181,14 @@ class Candidate:
         return f"{self.engine.facts.id}/{'+'.join(k.facts.id for k in self.kinds)}/{weights}-kv-{kv}/{drafts}" + "+".join(parts)
 
     def key(self, problem: Problem) -> tuple[object, ...]:
-        """The total order: objective; fewer accelerators; one TP for both roles of a split, for the KV cache is then handed over
-        as it lies; lower TP; the checkpoint's own precision before a narrower one; more headroom (to three digits); fewer roles;
-        fewer drafted tokens; the name."""
+        """The total order: objective; fewer accelerators; one TP for both roles of a split, if their devices have parts of the KV
+        cache, which is then handed over as it lies; lower TP; the checkpoint's own precision before a narrower one; more headroom
+        (to three digits); fewer roles; fewer drafted tokens; the name."""
         c = self.roles[0].config
         return (
             *self.objective,
             self.devices,
-            1 if self.grouped else len({r.tp for r in self.roles}),
+            len({r.tp for r in self.roles}) if self.hands_over_cut else 1,
             max(r.tp for r in self.roles),
             problem.allowed_weights.index(c.weights),
             problem.allowed_kv.index(c.kv),

@@ -150,7 +150,7 @@ def why_lost(problem: Problem, chosen: Candidate, other: Candidate, gain: float)
         return f"costs {money(other.cost_per_h)}/h instead of {money(chosen.cost_per_h)}/h"
     if other.devices != chosen.devices:
         return f"needs {other.devices} accelerators instead of {chosen.devices}"
-    if not other.grouped and len({r.tp for r in other.roles}) != len({r.tp for r in chosen.roles}):
+    if other.hands_over_cut and len({r.tp for r in other.roles}) > len({r.tp for r in chosen.roles}):
         return "same cost with roles of unlike TP, between which the KV cache is cut anew"
     if max(r.tp for r in other.roles) != max(r.tp for r in chosen.roles):
         return "same cost with a higher TP"
