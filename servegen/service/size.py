@@ -45,6 +45,8 @@ SLOT_WAIT = 1e-3
 #: Share of what a replica carries with all slots taken from which on its queue grows for ever, and seconds beyond any answer.
 FULL = 1.0 - 1e-6
 ENDLESS_S = 1e12
+#: A chance of waiting for a slot that changes no percentile.
+NEXT_TO_NONE = 1e-9
 
 #: How much of its growth a static batch passes on to the next one near full slots.
 BENDS = 0.5
@@ -171,12 +173,14 @@ def behind_slots(p: Point, d: Demand, limit: Array, full: Array, varies: Array) 
     chance = np.where(endless, 1.0, np.minimum(p.level / limit, 1.0) ** (np.sqrt(2.0 * (slots + 1.0)) - 1.0))
     wait = np.where(endless, ENDLESS_S, spread / np.where(endless, 1.0, free))
     # Both waits together: its chance, and what it is given that there is one. Exponential ones have twice the square of the mean.
+    chance = np.where(chance > NEXT_TO_NONE, chance, 0.0)
     some = 1.0 - (1.0 - p.delayed) * (1.0 - chance)
     total = p.delayed * p.wait_s + chance * wait
     squares = p.delayed * (1.0 + p.wait_cv2) * p.wait_s**2 + 2.0 * chance * wait * (wait + p.delayed * p.wait_s)
-    each = total / np.maximum(some, 1e-300)
-    cv2 = squares / np.maximum(some * each**2, 1e-300) - 1.0
-    return dataclasses.replace(p, delayed=some, wait_s=each, wait_cv2=np.where(total > 0.0, np.maximum(cv2, 0.0), 1.0))
+    waits = chance > 0.0
+    each = np.where(waits, total / np.where(waits, some, 1.0), p.wait_s)
+    cv2 = np.where(waits, squares / np.where(waits, some * each**2, 1.0) - 1.0, p.wait_cv2)
+    return dataclasses.replace(p, delayed=some, wait_s=each, wait_cv2=np.maximum(cv2, 0.0))
 
 
 def peak(d: Demand, static: bool, limit: Array) -> Array:

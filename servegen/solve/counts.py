@@ -76,9 +76,9 @@ def fill(front: Frontier, rate_p: Array, rate_d: Array) -> tuple[Array, Array]:
 
 
 def fewest(x: Array, y: Array, rate_p: Array, rate_d: Array) -> tuple[Array, Array]:
-    """The fewest servers that carry as much as ``x`` and ``y`` do."""
+    """The fewest servers that carry as much as ``x`` and ``y`` do, one of each at the least."""
     carried = np.minimum(x * rate_p, y * rate_d)
-    return np.ceil(carried / rate_p - 1e-9), np.ceil(carried / rate_d - 1e-9)
+    return np.maximum(np.ceil(carried / rate_p - 1e-9), 1.0), np.maximum(np.ceil(carried / rate_d - 1e-9), 1.0)
 
 
 def spans(front: Frontier, least_x: float, least_y: float, spread: int = 0) -> tuple[Array, Array]:

@@ -114,7 +114,9 @@ class _Open:
         if not tighter:
             return cls(asked, outcome, least_spend(asked, first, second), float(found.min(initial=math.inf)))
         # Latencies are compared at some counts only, which are others at the other end; so are the counts of very large pools.
-        nested = problem.objective != "latency" and all(k.devices <= BEYOND for k in problem.pool)
+        # And where the load follows from the bounds, tighter ones leave less of it, at which a whole request may be on time.
+        full = problem.saturate or problem.objective == "throughput"
+        nested = problem.objective != "latency" and not full and all(k.devices <= BEYOND for k in problem.pool)
         return cls(asked, outcome, found if nested else np.full_like(found, -math.inf))
 
     def sized(self, keep: Mask) -> tuple[Candidate, ...]:

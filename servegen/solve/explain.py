@@ -145,7 +145,7 @@ def why_lost(problem: Problem, chosen: Candidate, other: Candidate, gain: float)
                 if not problem.saturate
                 else "more energy per token"
             )
-        if problem.saturate:
+        if problem.saturate and a > 0.0:
             return f"costs {(b / a - 1.0) * 100.0:.0f} % more per token"
         return f"costs {money(other.cost_per_h)}/h instead of {money(chosen.cost_per_h)}/h"
     if other.devices != chosen.devices:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from servegen.record import record
 from servegen.roofline.collectives import handoff_s
 from servegen.roofline.step import take
+from servegen.service import size
 from servegen.service.disciplines import DISCIPLINES, PREFILL_SLOTS, means_only
 from servegen.service.point import Point
 from servegen.service.server import server
@@ -161,8 +162,12 @@ def within_bounds(problem: Problem, side: RoleFrame | None, rejected: Counter[st
         return Servers(2 if fits.any() else 1, block, NONE, NONE, NOTHING, NOTHING, NONE)
     row = side.row[of]
     level = np.minimum(side.frame.levels[row, column], limit[row])
-    rate = DISCIPLINES[block.discipline](take(means_only(block.server, rates_only=True), row), d, level).rate
-    return Servers(3, block, row, column, level, np.minimum(rate, side.handed[row]), side.peer[of])
+    step, lean, handed = DISCIPLINES[block.discipline], means_only(block.server, rates_only=True), side.handed[row]
+    rate = step(take(lean, row), d, level).rate
+    if (held := np.flatnonzero(handed < rate)).size:  # the fabric holds these back, at a lower level
+        rate[held] = handed[held]
+        level[held] = size.level_at(step, take(block.server, row[held]), d, "rate", handed[held], level[held])
+    return Servers(3, block, row, column, level, rate, side.peer[of])
 
 
 def handed_per_s(problem: Problem, rows: Rows, links: Array) -> Array:

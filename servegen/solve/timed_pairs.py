@@ -30,6 +30,8 @@ from servegen.solve.ways import ANY, Needs, Ways, filling
 GROUP = 1 << 16
 #: Points that are computed at a time, at the most: many more, and what is computed leaves the processor's cache.
 CELLS = 2048
+#: So many times as many ways are looked at together: they have most of their servers' points in common.
+SHARED = 8
 #: Ways of each pair that are tried first, and how many times as many then. Where nothing is to be tried the first is the best.
 FIRST, GROWTH = 16, 8
 #: The highest level of a role's servers.
@@ -63,8 +65,8 @@ class Loaded:
         return Loaded(self.block, self.row[some], self.load[some])
 
 
-def _parts(count: int) -> Iterator[slice]:
-    return (slice(start, start + CELLS) for start in range(0, count, CELLS))
+def _parts(count: int, each: int) -> Iterator[slice]:
+    return (slice(start, start + each) for start in range(0, count, each))
 
 
 def joined(problem: Problem, first: Loaded, second: Loaded) -> Point:
@@ -107,13 +109,13 @@ class Field:
     def paces(self) -> Array:
         """95th percentile of the pace of tokens, to three digits, shape (n,)."""
         d, (decoding, of) = self.problem.demand, self.decoding.once()
-        parts = [latency.pace_percentile(0.95, decoding.at(s).point(d), d) for s in _parts(len(decoding.row))]
+        parts = [latency.pace_percentile(0.95, decoding.at(s).point(d), d) for s in _parts(len(decoding.row), CELLS)]
         return three_digits(np.concatenate(parts))[of]
 
     def first_tokens(self) -> Array:
         """95th percentile of the first token, to three digits, shape (n,)."""
         d, (starting, of) = self.problem.demand, self.starting.once()
-        parts = [latency.ttft_percentile(0.95, starting.at(s).point(d)) for s in _parts(len(starting.row))]
+        parts = [latency.ttft_percentile(0.95, starting.at(s).point(d)) for s in _parts(len(starting.row), CELLS)]
         return three_digits(np.concatenate(parts))[of]
 
     def on_time(self, bounds: Slo, late: Counter[str]) -> Mask:
@@ -121,7 +123,7 @@ class Field:
         starting, decoding, factors = self.starting, self.decoding, [p.factors for p in self.pairs]
         each = {metric: np.array([f[metric] for f in factors])[self.of] for metric in factors[0]}
         out = np.ones(len(self.of), dtype=bool)
-        for some in _parts(len(self.of)):
+        for some in _parts(len(self.of), CELLS * SHARED):
             point = joined(self.problem, starting.at(some), decoding.at(some))
             pessimism = {metric: factor[some] for metric, factor in each.items()}
             for bound, broken in size.violations(point, self.problem.demand, bounds, pessimism).items():

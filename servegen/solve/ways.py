@@ -90,13 +90,24 @@ class Needs:
 
     def ways(self) -> Iterator[Ways]:
         """Every way that the pool holds, in parts: what is in one is better than what is in the next, by the objective and the
-        accelerators it takes; of latency, which neither says, all in one."""
-        pair, fast = self.pair, self.pair.problem.objective == "latency"
-        xs, ys = spans(pair.front, float(self.x.min()), float(self.y.min()), SPREAD if fast else 0)
+        accelerators it takes. Of latency, which neither says, some counts in one; only where none of them will do, the others.
+        """
+        least = float(self.x.min()), float(self.y.min())
+        every = spans(self.pair.front, *least)
+        if self.pair.problem.objective == "latency":
+            some = spans(self.pair.front, *least, SPREAD)
+            yield from self._among(*some, SPREAD)
+            if sum(map(len, some)) == sum(map(len, every)):
+                return
+        yield from self._among(*every, BOX)
+
+    def _among(self, xs: Array, ys: Array, side: int) -> Iterator[Ways]:
+        """The ways with these counts; the first part is of ``side`` counts of each role."""
+        pair = self.pair
         if not len(xs) or not len(ys):
             return
         least = self.y.min(axis=1, keepdims=True)  # of the fastest, which is enough where any is
-        side, before = SPREAD if fast else BOX, (-math.inf, -math.inf)
+        before = (-math.inf, -math.inf)
         while True:
             x, y = xs[:side, None], ys[None, :side]
             spent, devices = self._spent(x, y)

@@ -147,7 +147,7 @@ def _counts(problem: Problem, a: Choice, b: Choice, narrow: tuple[int, int], loa
                     for n, c in zip(counts, (a, b), strict=True)
                 )
             headroom = whole if problem.open_loop else min(whole, problem.load / problem.utilization)
-            found = Groups((objective, devices, max(a.cut.tp, b.cut.tp), *narrow, -three_digits(headroom)), (x, y))
+            found = Groups((objective, devices, 1, max(a.cut.tp, b.cut.tp), *narrow, -three_digits(headroom)), (x, y))
             if best is None or found.key < best.key:
                 best = found
     return best

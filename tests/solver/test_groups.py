@@ -74,8 +74,8 @@ def test_the_best_groups_are_the_best_of_all(
     assert best is not None and best.grouped
     key = best.key(question)
     assert key[0] == pytest.approx(two.key[0], rel=1e-9)
-    assert key[1:5] == two.key[1:5]
-    assert key[5] == pytest.approx(two.key[5], rel=0.011)  # three digits of a rate found by halving
+    assert key[1:6] == two.key[1:6]
+    assert key[6] == pytest.approx(two.key[6], rel=0.011)  # three digits of a rate found by halving
 
 
 @pytest.mark.parametrize("objective", ["cost", "energy"])

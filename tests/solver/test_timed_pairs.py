@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from servegen.solve import timed_pairs, ways
 from servegen.solve.counts import spans
+from servegen.solve.ends import candidates_at
 from servegen.solve.pair import Pair
 from servegen.solve.problem import Problem
-from servegen.solve.search import search
+from servegen.solve.search import choose, search, solve
 from servegen.solve.timed_pairs import Field, Loaded, timed
 from servegen.solve.ways import Needs, Ways
 from tests.solver.specs import LLAMA_8B, problem, reduced, spec_text
@@ -203,3 +204,63 @@ def test_a_pool_that_carries_too_little_has_no_way() -> None:
     question = asked("latency", LOADS[0], "{e2e: {p95: 3s}}")
     nothing = Field.join(pairs_of(question)[:1], [Ways(*(np.zeros(0, dtype=np.int64) for _ in dataclasses.fields(Ways)))])
     assert nothing.best(question.slo, Counter()) == ({}, 0)
+
+
+def split_of(**stated: str) -> Problem:
+    given = {"model": LLAMA_8B, "constraints": "{engines: [sglang], topology: disaggregated, tp: [1], utilization: 1.0}"}
+    return problem(**{**given, **stated})
+
+
+def test_no_role_is_left_without_a_server() -> None:
+    """In bursts one sequence at a time is so slow that of the other role next to nothing is needed."""
+    seen = search(
+        split_of(
+            slo="{e2e: {p95: 14s}}",
+            traffic="{burstiness: 3, isl: 16, osl: 2000}",
+            pool="[{accelerator: h200, nodes: 1, perNode: 4, price: 2/h, fabric: {bandwidth: 400Gbps}}]",
+            constraints="{engines: [vllm], topology: disaggregated}",
+            deploy="{image: 'registry/image:1', modelCache: {claim: weights}}",
+        )
+    )
+    assert seen.candidates
+    assert all(r.replicas >= 1 for c in seen.candidates for r in c.roles)
+
+
+@pytest.mark.parametrize("bound", ["700ms", "2s"])
+def test_servers_that_the_fabric_holds_back_are_predicted_where_they_stand(bound: str) -> None:
+    plan = solve(
+        split_of(
+            slo=f"{{e2e: {{p95: {bound}}}}}",
+            traffic="{isl: 1000, osl: 40}",
+            pool="[{accelerator: h100, nodes: 1, perNode: 8, fabric: {bandwidth: 25Gbps}}]",
+            objective="throughput",
+        )
+    )
+    assert plan.prediction.bounds["e2e.p95"] <= plan.slo["e2e.p95"]
+
+
+def test_counts_off_the_grid_are_looked_at_where_none_on_it_will_do() -> None:
+    stated = {
+        "slo": "{e2e: {p99: 507ms}}",
+        "traffic": "{rate: 300/s, burstiness: 2, isl: 1000, osl: 40}",
+        "pool": "[{accelerator: h200, nodes: 20, perNode: 8, price: 3/h, fabric: {bandwidth: 400Gbps}}]",
+        "constraints": "{engines: [sglang], topology: disaggregated, tp: [1], weights: [bf16], "
+        "utilization: 1.0, maxAccelerators: 34}",
+    }
+    for objective in ("cost", "latency"):
+        assert search(split_of(objective=objective, **stated)).best is not None
+
+
+def test_where_the_load_follows_from_the_bounds_the_ends_of_the_band_are_sized_anew() -> None:
+    question = split_of(
+        slo="{ttft: {mean: 268ms}, itl: {p95: 10ms}, e2e: {p95: 560ms}}",
+        traffic="{rate: 5/s, isl: 3000, osl: 2}",
+        pool="[{accelerator: h100, nodes: 1, perNode: 3, price: 1/h, fabric: {bandwidth: 400Gbps}}]",
+        objective="throughput",
+        constraints="{engines: [sglang], topology: disaggregated, tp: [1, 2], utilization: 1.0}",
+    )
+    seen = search(question)
+    low = dataclasses.replace(question, confidence="low")
+    first = search(low).best
+    assert first is not None
+    assert choose(low, candidates_at(low, seen.outcomes, "best"))[0].name == first.name  # type: ignore[union-attr]

@@ -420,3 +420,20 @@ def test_what_only_a_fleet_can_have_decided_lost_nothing() -> None:
     assert given is not None and seen.best is not None and given is not seen.best
     said = sentences(planned(question, seen, given), "A replica spans 2 nodes: ", "A replica is a pipeline of 2 stages")
     assert len(said) == 2 and all(w.endswith(f" is {summary(seen.best)}: better for this model alone.") for w in said)
+
+
+def test_what_costs_nothing_is_no_percentage_cheaper() -> None:
+    free = "{accelerator: a100-sxm-80gb, nodes: 2, perNode: 8, price: 0/h}"
+    paid = "{accelerator: h100, nodes: 1, perNode: 8, price: 2/h}"
+    question = problem(
+        model=LLAMA_8B,
+        traffic="{isl: 200, osl: 500}",
+        pool=f"[{free}, {paid}]",
+        constraints="{engines: [sglang], topology: aggregated}",
+    )
+    plan = solve(question)
+    assert plan.choice.cost_per_hour == 0.0
+    paying = [c for c in search(question).candidates if c.cost_per_h > 0.0]
+    best = search(question).best
+    assert paying and best is not None
+    assert all("%" not in lost(question, best, c) for c in paying)
