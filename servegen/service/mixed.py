@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from servegen.service import arrivals, queueing, waiting
+from servegen.service import fill, queueing, waiting
 from servegen.service.burst import burst
-from servegen.service.demand import EDGES, Demand
+from servegen.service.demand import Demand
 from servegen.service.point import Point, of_rate, without_edges
 from servegen.service.server import Server
 from servegen.service.waiting import Work
@@ -18,30 +18,10 @@ Array = NDArray[np.float64]
 
 #: Rounds of rate -> prompts per step -> rate: with four it is within 2 % of where it settles.
 ROUNDS = 4
-#: Shares of a mixed step's room that its prompt tokens take; the last bin is a full step.
-GRID: Array = np.minimum(np.arange(len(EDGES)) / (len(EDGES) - 2.0), 1.0) ** 2
 #: Half the width of a uniform distribution, in its standard deviations.
 SQRT3 = 3.0**0.5
 #: Below and above a mean, (sides, 1).
 SIDES: Array = np.array([[-1.0], [1.0]])
-
-
-def _uneven(s: Server, d: Demand, seen: Array, steps: Array, split: Array) -> Array:
-    """Seconds by which a step takes longer since prompts differ: matrices cost max(streaming, multiplying), and the device waits
-    for its host where a prompt is short."""
-    tokens = d.uncached_nodes[None, :] / split
-    mean = tokens @ d.node_weights
-    more = np.maximum(d.uncached_mean / steps - mean, 0.0)
-    matrices = s.terms.gemm_s((seen + more)[:, None] + tokens)
-    matrices_mean = s.terms.gemm_s(seen + more + mean)
-    longer = np.maximum(matrices @ d.node_weights - matrices_mean, 0.0)
-    # A step's other costs grow with its tokens; those of all its sequences are there in any case.
-    token_s = s.terms.token_wire_s + (s.terms.sequence_s + s.attention_mean_s) / d.uncached_mean
-    fixed = s.terms.fixed_s + (s.terms.sequence_s + s.kv_s + s.terms.token_wire_s) * seen + token_s * more
-    spare = s.terms.prompt_s - fixed
-    idle = np.maximum(spare[:, None] - matrices - token_s[:, None] * tokens, 0.0) @ d.node_weights
-    on_average = np.maximum(spare - matrices_mean - longer - token_s * mean, 0.0)
-    return np.asarray(longer + np.maximum(idle - on_average, 0.0))
 
 
 def _modulated(
@@ -56,6 +36,22 @@ def _modulated(
     delayed, wait = waiting.wait(then, np.minimum(np.maximum(rate * work, 1e-9), 1.0 - 1e-6), alone, d, level)
     few, many = delayed * wait / 2.0
     return np.minimum((few + many) / np.maximum(wait[1], 1e-12), delayed[1]), wait[1]
+
+
+def _moments(s: Server, d: Demand, whole: Array, work: Array) -> tuple[Array, Array]:
+    """Squared coefficient of variation, and E[x^3]/E[x]^3, of the ``work`` of a prompt. Where steps are full it goes by tokens,
+    and by what attention adds for long prompts; where they hold whole prompts, by prompts."""
+    packed, share = np.minimum(whole, 1.0), np.minimum(s.prefill_mean_s / work, 1.0)
+    deviation = d.uncached_cv2**0.5 + np.maximum(np.sqrt(s.prefill_cv2) - d.uncached_cv2**0.5, 0.0) * share
+    third = d.uncached_third + np.maximum(s.prefill_third - d.uncached_third, 0.0) * share
+    return packed * deviation**2 + (1.0 - packed) * s.prefill_cv2, packed * third + (1.0 - packed) * s.prefill_third
+
+
+def _by_token(rate: Array, work: Array, cv2: Array, rest: Array) -> Array:
+    """Mean wait, at the least: for what is left of a step, of mean ``rest`` / 2, and for the tokens before it, which take their
+    ``work`` where several prompts share full steps (Pollaczek-Khinchine)."""
+    busy = np.minimum(rate * work, 1.0 - 1e-6)
+    return np.asarray(rest / 2.0 + busy * work * (1.0 + cv2) / (2.0 * (1.0 - busy)))
 
 
 def mixed(s: Server, d: Demand, level: Array) -> Point:
@@ -81,6 +77,12 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         batch = batch + tokens
         return np.maximum(base + each * prompts + s.terms.gemm_s(batch) + wire * batch + attention, least)
 
+    def holding(base: Array, decoding: Array, tokens: Array) -> Array:
+        """The same of as many prompts as make so many ``tokens``, (rows,) or (rows, steps)."""
+        prompts = tokens / d.uncached_mean
+        attention = s.attention_mean_s if tokens.ndim == 1 else s.attention_mean_s[:, None]
+        return mixed_step(base, decoding, tokens, prompts, attention * prompts)
+
     zero = np.zeros_like(level)
     rate, busy, share, longer, followed = zero, zero, zero, zero, zero
     # Those that decode leave prompts the less room the more they are: of so many as many end as prompts then can begin.
@@ -88,32 +90,38 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
     fed = d.gaps * np.maximum(s.chunk - beside, 1.0) / (d.gaps + d.uncached_mean)
     running = np.minimum(level, fed)
     of_burst = queueing.company(d, running)
-    beside, found = queueing.beside(d, running, of_burst), queueing.found(d, running, of_burst, d.gaps)
+    beside, waits_s = queueing.beside(d, running, of_burst), zero
     for turn in range(ROUNDS):
         seen = np.maximum(running + beside + queueing.begun(s, d, busy), 1.0)
-        step = s.terms.decode_s(seen, s.kv_s)
+        step, base = s.terms.decode_s(seen, s.kv_s), decoding_s(seen)
         room = np.maximum(s.chunk - seen, 1.0)
-        window = step + share * np.maximum(longer - step, 0.0)
         whole = d.uncached_mean / room
-        arrived = queueing.together(rate * window, d)
-        prompts = np.minimum(arrived, np.maximum(1.0 / whole, 1.0))
-        # Alone, a prompt ends somewhere inside its last step.
-        parts = d.uncached_nodes / room[:, None] + 0.5
-        split = np.maximum(parts, 1.0)
+        begin = fill.gathered(rate * step, rate * np.maximum(longer, step), d)
+        parts, rounded = d.uncached_nodes / room[:, None], fill.empty(d, seen, room)
+        alone = np.maximum(parts + rounded, 1.0)
+        lone = alone @ d.node_weights
         # Those of one step end in the same last step; what that has left goes to those who waited behind them when it began.
-        ended = np.maximum(parts + ((prompts - 1.0) * whole)[:, None], 1.0) @ d.node_weights / prompts
-        least = np.maximum(whole, 1.0 / prompts)
+        several = np.maximum(parts + (begin * whole + 0.5)[:, None], 1.0) @ d.node_weights
+        ended = (lone / begin + (1.0 - 1.0 / begin) * several) / begin
+        least = np.maximum(whole, 1.0 / begin)
+        found = queueing.passed(d, running, of_burst, 1.0 / whole, rate * waits_s, waits_s / np.maximum(longer, step))
         # Once every step carries prompts, as many share it as come.
         steps = np.maximum(np.minimum((1.0 - followed) * ended + followed * least, d.gaps / np.maximum(found, 1e-12)), whole)
-        base = decoding_s(seen)
-        longer = mixed_step(base, seen, d.uncached_mean / steps, 1.0 / steps, s.attention_mean_s / steps)
         if turn in (0, ROUNDS - 1):  # it changes little in between, and is the costliest of a round
-            uneven = _uneven(s, d, seen, steps, split)
-        longer = longer + uneven
+            tokens, weights = fill.fills(d, room, steps, begin, lone, followed)
+            middle = (tokens[:, 1:] + tokens[:, :-1]) / 2.0
+            uneven = np.sum(weights * holding(base, seen, middle), axis=1) - holding(base, seen, np.sum(weights * middle, axis=1))
+            uneven = np.maximum(uneven, 0.0)
+        longer = holding(base, seen, d.uncached_mean / steps) + uneven
         share = np.minimum(steps * found / d.gaps, 1.0)
         rate = running / (d.gaps * (step + share * (longer - step)))
-        work = least * (mixed_step(base, seen, d.uncached_mean / least, 1.0 / least, s.attention_mean_s / least) + uneven)
+        work = least * (holding(base, seen, d.uncached_mean / least) + uneven * (whole < 1.0))
         busy = np.minimum(rate * work, 1.0)
+        cv2, third = _moments(s, d, whole, work)
+        if d.own and turn < ROUNDS - 1:
+            w = Work(work, work * np.minimum(whole / steps, 1.0), 1.0 / least, cv2, third, zero)
+            delayed, wait = waiting.wait(w, busy, waiting.alone(rate * step, d), d, running)
+            waits_s = delayed * wait
         # Of a queue nobody is left behind with the chance that it is idle; before the last step there were fewer by those who
         # came while it ran.
         idle = 1.0 - np.minimum(rate * steps * longer, 1.0)
@@ -122,57 +130,57 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         return of_rate(running, rate)
     gap_mean_s = share * longer + (1.0 - share) * step
     means = {"level": running, "seen": seen, "rate": rate, "busy": busy, "gap_s": step, "gap_mean_s": gap_mean_s}
-    lone, base_found = split @ d.node_weights, decoding_s(found)
-    alone_s = mixed_step(base_found, found, d.uncached_mean / lone, 1.0 / lone, s.attention_mean_s / lone)
-    means["service_mean_s"] = lone * (alone_s + uneven)
+    base_found = decoding_s(found)
+
+    def computed_s(prompt: Array, number: Array, attention: Array) -> Array:
+        """Seconds of prompts alone, in a ``number`` of steps of which all are full but the last one. (rows, prompts)."""
+        full = np.broadcast_to(room[:, None], number.shape)
+        last = np.maximum(prompt - (number - 1.0) * full, 1.0)
+        each = attention / prompt
+        before = mixed_step(base_found, found, full, np.zeros_like(number), each * full)
+        return (number - 1.0) * before + mixed_step(base_found, found, last, np.ones_like(number), each * last)
+
+    attention = s.attention_mean_s[:, None] * d.uncached_nodes / d.uncached_mean
+    means["service_mean_s"] = computed_s(d.uncached_nodes, alone, attention) @ d.node_weights
     full = mixed_step(base, seen, room, np.maximum(1.0 / whole, 1.0), s.attention_mean_s / whole)
-    # Where steps are full, work goes by tokens; where they hold whole prompts, by prompts.
-    packed = np.minimum(whole, 1.0)
-    cv2 = packed * d.uncached_cv2 + (1.0 - packed) * s.prefill_cv2
-    third = packed * d.uncached_third + (1.0 - packed) * s.prefill_third
     number = queueing.number_std(s, d, running, beside, step)
     # One more prompt fills what room a step has left; where there is none it takes steps of its own.
+    window = step + share * np.maximum(longer - step, 0.0)
     together, crowd = np.maximum(1.0 / least, 1.0), waiting.crowd(rate * window, d)
     filled = np.maximum((together + crowd) * whole, 1.0)
-    prompts = (together + crowd) / filled
-    then = filled * mixed_step(base, seen, prompts * d.uncached_mean, prompts, prompts * s.attention_mean_s)
+    then = filled * holding(base, seen, (together + crowd) / filled * d.uncached_mean)
     more = np.where(whole < 1.0, np.minimum((then + uneven - together * work) / crowd, work), work)
     w = Work(work, more, together, cv2, third, (full - step) * np.maximum(1.0 - whole, 0.5))
-    waits = _modulated(s, d, w, rate, number, room, running, waiting.alone(rate * step, d))
-    means |= waiting.first_token(w, d, rate, busy, step, s.request_s, waits)
+    delayed, wait = _modulated(s, d, w, rate, number, room, running, waiting.alone(rate * step, d))
+    if d.own:
+        least_wait = _by_token(rate, whole * full, cv2, busy * longer * (1.0 - 1.0 / together))
+        wait = np.maximum(wait, least_wait / np.maximum(delayed, 1e-12))
+    means |= waiting.first_token(w, d, rate, busy, step, s.request_s, (delayed, wait))
     if not s.prefill_edges_s.shape[1]:
         return without_edges(tokens_together, **means)
     varied = queueing.spread(s, d, seen, number, step)
-    spread = varied["gap_sd_s"]
-    # Tokens of a step, from none to all of its room: a prompt that fits it whole, the rest of one that does not, or full.
-    prompt = np.minimum(room, d.uncached_edges[-2])[:, None] * GRID
-    part = np.diff(np.interp(prompt, d.uncached_edges, EDGES), axis=1)
-    part += (1.0 - np.interp(room, d.uncached_edges, EDGES))[:, None] * np.diff(prompt, axis=1) / room[:, None]
-    weights = (1.0 - followed)[:, None] * part
-    weights[:, -1] = np.maximum(lone - 1.0 + followed * np.minimum(whole - lone + 1.0, 1.0), 0.0)
-    prompts_in = prompt / d.uncached_mean
-    stalls = mixed_step(base, seen, prompt, prompts_in, s.attention_mean_s[:, None] * prompts_in) - step[:, None]
-    most = np.maximum(full - step, 0.0) + SQRT3 * spread
-    stalls[:, -2] = np.minimum(stalls[:, -2], full - step - SQRT3 * spread)
+    spread = SQRT3 * varied["gap_sd_s"]
+    stalls = holding(base, seen, tokens) - step[:, None]
+    most = np.maximum(full - step, 0.0) + spread
+    stalls[:, -2] = np.minimum(stalls[:, -2], full - step - spread)
     stalls[:, -1] = most
-    stalls = np.maximum.accumulate(np.maximum(stalls, 0.0), axis=1)
-    # What the budget still holds: prompts that came in the same step.
-    joined = np.broadcast_to(1.0 - arrivals.none_after_one(rate * window / 2.0, d.arrival_cv2)[:, None], part.shape)
-    marginal = s.terms.sequence_s + (s.terms.token_flop_s + s.terms.token_wire_s) * d.uncached_mean + s.attention_mean_s
-    marginal = np.minimum(marginal, more)
-    beyond = np.broadcast_to(arrived[:, None] - 1.0, part.shape)
-    edge_steps = np.maximum(d.uncached_edges / room[:, None] + 0.5, 1.0)
-    edges = d.uncached_edges / edge_steps
-    edge_step = mixed_step(base_found, found, edges, 1.0 / edge_steps, s.attention_edges_s / edge_steps)
+    # Prompts that fill a step have waited, while others began to decode: more run beside them than beside the first of a queue.
+    weights[:, -1] *= np.maximum(1.0 + (1.0 - weights[:, -1]) * (1.0 - running / np.maximum(found, 1e-12)), 1.0)
+    # Between two bins, half of what either leaves empty.
+    left = np.concatenate((rounded[:, :1], (rounded[:, 1:] + rounded[:, :-1]) / 2.0, rounded[:, -1:]), axis=1)
+    number = np.maximum(d.uncached_edges / room[:, None] + left, 1.0)
+    none = np.zeros_like(weights)
     return Point(
         **means,
-        service_edges_s=np.maximum.accumulate(edge_steps * edge_step, axis=1),
+        service_edges_s=np.maximum.accumulate(computed_s(d.uncached_edges, number, s.attention_edges_s), axis=1),
         **varied,
         stall_share=share,
-        stall_edges_s=stalls,
-        stall_weights=weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300),
-        joined=joined,
-        **queueing.others(beyond, joined, np.ones_like(room), s, d, marginal, marginal),
+        stall_edges_s=np.maximum.accumulate(np.maximum(stalls, 0.0), axis=1),
+        stall_weights=weights / weights.sum(axis=1, keepdims=True),
+        joined=none,
+        joined_least_s=none,
+        joined_s=none,
+        joined_cv2=none + 1.0,
         stall_most_s=most,
         burst=tokens_together,
     )

@@ -49,6 +49,20 @@ def found(d: Demand, level: Array, company: Array | None, steps: Array | float) 
     return level + np.maximum(company - arrivals.company(level / steps, d.arrival_cv2), 0.0)
 
 
+def passed(d: Demand, level: Array, company: Array | None, fit: Array, ahead: Array, steps: Array) -> Array:
+    """Sequences that a step with prompts finds running, where it advances them, too.
+
+    Those that an outsider sees; of the burst of its prompts those that came before them, but not the half of as many as ``fit``
+    beside them in the step; and the prompts that were ``ahead`` of them, which began to decode meanwhile, less those that ended
+    in the ``steps`` that these took. Steps with prompts take long, so that fewer end in them than begin.
+    """
+    before = ahead
+    if company is not None:
+        beside = np.minimum(arrivals.company(level / d.gaps, d.arrival_cv2), (np.maximum(fit, 1.0) - 1.0) / 2.0)
+        before = ahead + np.maximum(company - np.maximum(beside, 0.0), 0.0)
+    return np.asarray((level + before) / (1.0 + steps / d.gaps))
+
+
 def number_std(s: Server, d: Demand, level: Array, beside: Array, step_s: Array) -> Array:
     """Standard deviation of the number of sequences running.
 

@@ -1,0 +1,86 @@
+"""How full the steps are that prompts share with decodes."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servegen.service import arrivals, queueing
+from servegen.service.demand import EDGES, Demand
+
+Array = NDArray[np.float64]
+
+#: Shares of what a step may hold of prompts, between which it lies; the last bin is a full step.
+GRID: Array = np.minimum(np.arange(len(EDGES)) / (len(EDGES) - 2.0), 1.0) ** 2
+#: Half the width of a uniform distribution, in its standard deviations.
+SQRT3 = 3.0**0.5
+#: Mean fills of a step whose work is exponential, (1 - exp(-z)) / z, by z = room / mean work, and the logarithms of z.
+_LOG_Z: Array = np.linspace(np.log(1e4), np.log(1e-4), 2048)
+_MEAN: Array = -np.expm1(-np.exp(_LOG_Z)) / np.exp(_LOG_Z)
+#: Mean amounts of work beyond which there is next to none.
+MOST_WORK = 6.0
+
+
+def gathered(plain: Array, longer: Array, d: Demand) -> Array:
+    """Prompts that begin in the same step, if it has room: those who came in the step before it, one of decodes alone or one with
+    prompts, which see ``plain`` and ``longer`` arrivals on average. Shapes (rows,).
+
+    A step with prompts is followed by another one with the chance that some come meanwhile; of those in it the last one came
+    half of a step before, on average.
+    """
+    first, then = (
+        arrivals.none_after_one(before / 2.0 + longer, d.arrival_cv2)
+        / np.maximum(arrivals.none_after_one(before / 2.0, d.arrival_cv2), 1e-12)
+        for before in (plain, longer)
+    )
+    more = (1.0 - first) / np.maximum(then, 1e-12)
+    return np.asarray((queueing.together(plain, d) + more * queueing.together(longer, d)) / (1.0 + more))
+
+
+def empty(d: Demand, seen: Array, room: Array) -> Array:
+    """Share of its last step that a prompt alone leaves empty, by bin of lengths, (rows, bins): on average over the bin and over
+    the room, which varies with the number of sequences ``seen``."""
+    varies = np.minimum(SQRT3 * np.sqrt(seen) / room, 0.5)[:, None]
+    low, high = (d.uncached_edges[:-1] / room[:, None] * (1.0 - varies), d.uncached_edges[1:] / room[:, None] * (1.0 + varies))
+    return np.asarray((_left(high) - _left(low)) / (high - low))
+
+
+def _left(steps: Array) -> Array:
+    """Integral of ceil(x) - x up to ``steps``."""
+    whole = np.floor(steps)
+    part = steps - whole
+    return np.asarray(whole / 2.0 + part - part * part / 2.0)
+
+
+def fills(d: Demand, room: Array, steps: Array, prompts: Array, lone: Array, followed: Array) -> tuple[Array, Array]:
+    """Tokens of prompts at the edges of bins, (rows, edges), and the share of steps with prompts in each bin, (rows, bins).
+
+    A prompt without company takes ``lone`` steps, all full but the last one, unless that is ``followed``. Of others the work that
+    waits when a step begins is exponential, by replays of prompts of all kinds, and as much as makes the mean of all right: each
+    prompt has its share of ``steps``, and ``prompts`` begin together.
+    """
+    whole = d.uncached_mean / room
+    last = np.clip(whole - (lone - 1.0), 1e-3, 1.0)  # what a prompt alone has in its last step
+    counted = np.maximum(lone - followed, 1e-9)
+    alone = np.minimum(counted / (prompts * prompts * steps), 1.0)
+    mean = (lone - 1.0 + (1.0 - followed) * last) / counted
+    rest = np.clip((np.minimum(whole / steps, 1.0) - alone * mean) / np.maximum(1.0 - alone, 1e-9), 1e-4, 1.0 - 1e-4)
+    z = np.exp(np.interp(rest, _MEAN, _LOG_Z))
+    most = np.minimum(np.maximum(d.uncached_edges[-2] / room, MOST_WORK / z), 1.0)
+    at = most[:, None] * GRID
+    weights = np.diff(-np.exp(-z[:, None] * at), axis=1)
+    weights[:, -1] = np.exp(-z * most)
+    own = (1.0 - followed)[:, None] * _last_step(d, room, at, last)
+    own[:, -1] = lone - 1.0
+    return at * room[:, None], (alone / counted)[:, None] * own + (1.0 - alone)[:, None] * weights
+
+
+def _last_step(d: Demand, room: Array, at: Array, mean: Array) -> Array:
+    """Share of prompts whose last step, alone, lies in each bin between ``at``: whole prompts, or what is left of longer ones,
+    which is spread as x^k so that the ``mean`` of all is right."""
+    tokens = at * room[:, None]
+    short = np.diff(np.interp(tokens, d.uncached_edges, EDGES), axis=1)
+    longer = 1.0 - np.interp(room, d.uncached_edges, EDGES)
+    left = mean - np.sum(short * (at[:, 1:] + at[:, :-1]), axis=1) / 2.0
+    left = np.clip(left / np.maximum(longer, 1e-9), 0.02, 0.98)
+    return np.asarray(short + longer[:, None] * np.diff(at ** (left / (1.0 - left))[:, None], axis=1))
