@@ -15,7 +15,7 @@ GRID: Array = np.minimum(np.arange(len(EDGES)) / (len(EDGES) - 2.0), 1.0) ** 2
 #: Half the width of a uniform distribution, in its standard deviations.
 SQRT3 = 3.0**0.5
 #: Mean fills of a step whose work is exponential, (1 - exp(-z)) / z, by z = room / mean work, and the logarithms of z.
-_LOG_Z: Array = np.linspace(np.log(1e4), np.log(1e-4), 2048)
+_LOG_Z: Array = np.linspace(np.log(1e4), np.log(1e-4), 1 << 14)
 _MEAN: Array = -np.expm1(-np.exp(_LOG_Z)) / np.exp(_LOG_Z)
 #: Mean amounts of work beyond which there is next to none.
 MOST_WORK = 6.0
@@ -77,10 +77,12 @@ def fills(d: Demand, room: Array, steps: Array, prompts: Array, lone: Array, fol
 
 def _last_step(d: Demand, room: Array, at: Array, mean: Array) -> Array:
     """Share of prompts whose last step, alone, lies in each bin between ``at``: whole prompts, or what is left of longer ones,
-    which is spread as x^k so that the ``mean`` of all is right."""
+    which is as even as the ``mean`` of all lets it be."""
     tokens = at * room[:, None]
     short = np.diff(np.interp(tokens, d.uncached_edges, EDGES), axis=1)
     longer = 1.0 - np.interp(room, d.uncached_edges, EDGES)
     left = mean - np.sum(short * (at[:, 1:] + at[:, :-1]), axis=1) / 2.0
-    left = np.clip(left / np.maximum(longer, 1e-9), 0.02, 0.98)
-    return np.asarray(short + longer[:, None] * np.diff(at ** (left / (1.0 - left))[:, None], axis=1))
+    left = np.clip(left / np.maximum(longer, 1e-9), 0.01, 0.99)
+    low, high = np.maximum(2.0 * left - 1.0, 0.0)[:, None], np.minimum(2.0 * left, 1.0)[:, None]
+    even = np.minimum(np.maximum((at - low) / (high - low), 0.0), 1.0)
+    return np.asarray(short + longer[:, None] * np.diff(even, axis=1))

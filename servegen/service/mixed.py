@@ -84,30 +84,32 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         return mixed_step(base, decoding, tokens, prompts, attention * prompts)
 
     zero = np.zeros_like(level)
-    rate, busy, share, longer, followed = zero, zero, zero, zero, zero
+    rate, busy, share, longer, followed, uneven, waits_s = zero, zero, zero, zero, zero, zero, zero
     # Those that decode leave prompts the less room the more they are: of so many as many end as prompts then can begin.
     beside = queueing.beside(d, level, queueing.company(d, level))
     fed = d.gaps * np.maximum(s.chunk - beside, 1.0) / (d.gaps + d.uncached_mean)
     running = np.minimum(level, fed)
     of_burst = queueing.company(d, running)
-    beside, waits_s = queueing.beside(d, running, of_burst), zero
+    beside, same = queueing.beside(d, running, of_burst), queueing.of_one_step(d, running, of_burst)
     for turn in range(ROUNDS):
         seen = np.maximum(running + beside + queueing.begun(s, d, busy), 1.0)
         step, base = s.terms.decode_s(seen, s.kv_s), decoding_s(seen)
         room = np.maximum(s.chunk - seen, 1.0)
         whole = d.uncached_mean / room
-        begin = fill.gathered(rate * step, rate * np.maximum(longer, step), d)
-        parts, rounded = d.uncached_nodes / room[:, None], fill.empty(d, seen, room)
+        begin = fill.gathered(rate * step, rate * np.maximum(longer, step), d) if turn else np.ones_like(level)
+        parts = d.uncached_nodes / room[:, None]
+        if turn in (0, ROUNDS - 2):
+            rounded = fill.empty(d, seen, room)
         alone = np.maximum(parts + rounded, 1.0)
         lone = alone @ d.node_weights
         # Those of one step end in the same last step; what that has left goes to those who waited behind them when it began.
         several = np.maximum(parts + (begin * whole + 0.5)[:, None], 1.0) @ d.node_weights
         ended = (lone / begin + (1.0 - 1.0 / begin) * several) / begin
         least = np.maximum(whole, 1.0 / begin)
-        found = queueing.passed(d, running, of_burst, 1.0 / whole, rate * waits_s, waits_s / np.maximum(longer, step))
+        found = queueing.passed(d, running, of_burst, same, 1.0 / whole, rate * waits_s, waits_s / np.maximum(longer, step))
         # Once every step carries prompts, as many share it as come.
         steps = np.maximum(np.minimum((1.0 - followed) * ended + followed * least, d.gaps / np.maximum(found, 1e-12)), whole)
-        if turn in (0, ROUNDS - 1):  # it changes little in between, and is the costliest of a round
+        if turn == ROUNDS - 2:  # it changes little in between, and is the costliest of a round
             tokens, weights = fill.fills(d, room, steps, begin, lone, followed)
             middle = (tokens[:, 1:] + tokens[:, :-1]) / 2.0
             uneven = np.sum(weights * holding(base, seen, middle), axis=1) - holding(base, seen, np.sum(weights * middle, axis=1))

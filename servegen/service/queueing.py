@@ -49,17 +49,24 @@ def found(d: Demand, level: Array, company: Array | None, steps: Array | float) 
     return level + np.maximum(company - arrivals.company(level / steps, d.arrival_cv2), 0.0)
 
 
-def passed(d: Demand, level: Array, company: Array | None, fit: Array, ahead: Array, steps: Array) -> Array:
+def of_one_step(d: Demand, level: Array, company: Array | None) -> Array | None:
+    """Of the :func:`company` of a sequence those who came while one decode step ran, of which there are ``gaps`` in an answer."""
+    return None if company is None else np.maximum(arrivals.company(level / d.gaps, d.arrival_cv2), 0.0)
+
+
+def passed(
+    d: Demand, level: Array, company: Array | None, same: Array | None, fit: Array, ahead: Array, steps: Array
+) -> Array:
     """Sequences that a step with prompts finds running, where it advances them, too.
 
-    Those that an outsider sees; of the burst of its prompts those that came before them, but not the half of as many as ``fit``
-    beside them in the step; and the prompts that were ``ahead`` of them, which began to decode meanwhile, less those that ended
-    in the ``steps`` that these took. Steps with prompts take long, so that fewer end in them than begin.
+    Those that an outsider sees; of the burst of its prompts those that came before them, but for the ``same`` step's, of which
+    no more than ``fit`` are together in it, half of them before; and the prompts that were ``ahead`` of them, which began to
+    decode meanwhile, less those that ended in the ``steps`` that these took. Steps with prompts take long: fewer end in them than
+    begin.
     """
     before = ahead
-    if company is not None:
-        beside = np.minimum(arrivals.company(level / d.gaps, d.arrival_cv2), (np.maximum(fit, 1.0) - 1.0) / 2.0)
-        before = ahead + np.maximum(company - np.maximum(beside, 0.0), 0.0)
+    if company is not None and same is not None:
+        before = ahead + np.maximum(company - np.minimum(same, (np.maximum(fit, 1.0) - 1.0) / 2.0), 0.0)
     return np.asarray((level + before) / (1.0 + steps / d.gaps))
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from tests.solver import plain_fill
 from tests.solver.plain_bulk import per_step
 from tests.solver.plain_seen import Seen, Stall
 from tests.solver.plain_step import Round, Step
-from tests.solver.plain_traffic import EDGES, WIDTHS, Traffic, company, none_after, rank, some_in
+from tests.solver.plain_traffic import EDGES, WIDTHS, Traffic, company, none_after, some_in
 from tests.solver.plain_traffic import rest as rest_of
 from tests.solver.plain_wait import Work, crowd, first_token, interrupting, wait
 
@@ -193,74 +193,80 @@ class Replica:
 
         def step_of(decoding: float, tokens: float, prompts: float, attention: float) -> float:
             base = s.fixed + (s.each + s.read * t.held) * decoding + s.each * prompts
-            return base + s.gemm(decoding + tokens) + s.wire * (decoding + tokens) + attention
+            return max(base + s.gemm(decoding + tokens) + s.wire * (decoding + tokens) + attention, s.least)
 
-        def longer_step(tokens: float, prompts: float, attention: float) -> float:
-            return max(step_of(seen, tokens, prompts, attention), s.least)
-
-        def first_step(tokens: float, prompts: float, attention: float) -> float:
-            return max(step_of(found, tokens, prompts, attention), s.least)
+        def holding(tokens: float) -> float:
+            """Seconds of a step with so many tokens of mean prompts."""
+            return step_of(seen, tokens, tokens / t.new_mean, tokens / t.new_mean * self.attention)
 
         n = min(asked, t.gaps * max(self.chunk - self.beside(asked), 1.0) / (t.gaps + t.new_mean))  # prompts begin no more
-        beside, found = self.beside(n), self.found(n, t.gaps)
-        rate = busy = share = longer = followed = uneven = 0.0
+        beside, c = self.beside(n), t.arrival_cv2
+        rate = busy = share = longer = followed = uneven = waits = 0.0
         for turn in range(4):
             seen = max(n + beside + self.begun(busy), 1.0)
             step_s = self.decode(seen)
             room = max(self.chunk - seen, 1.0)
-            window = step_s + share * max(longer - step_s, 0.0)
             whole = t.new_mean / room
-            arrived = self.at_once(rate * window)
-            prompts = min(arrived, max(1 / whole, 1.0))
-            split = [max(v / room + 0.5, 1.0) for v in t.new_bins]
-            lone = sum(v * w for v, w in zip(split, t.bin_weights, strict=True))
-            last = [max(v / room + 0.5 + (prompts - 1) * whole, 1.0) for v in t.new_bins]
-            ended = sum(v * w for v, w in zip(last, t.bin_weights, strict=True)) / prompts
-            least = max(whole, 1 / prompts)
+            begin = self.begin(rate * step_s, rate * max(longer, step_s)) if turn else 1.0
+            if turn in (0, 2):
+                empty = plain_fill.empty(t, seen, room)
+            alone = [max(v / room + e, 1.0) for v, e in zip(t.new_bins, empty, strict=True)]
+            lone = sum(v * w for v, w in zip(alone, t.bin_weights, strict=True))
+            several = sum(w * max(v / room + begin * whole + 0.5, 1.0) for v, w in zip(t.new_bins, t.bin_weights, strict=True))
+            ended = (lone / begin + (1 - 1 / begin) * several) / begin
+            least = max(whole, 1 / begin)
+            # Who came before in the burst but not in the step, and who was computed meanwhile, less those who ended.
+            same = min(max(company(n / t.gaps, c), 0.0), (max(1 / whole, 1.0) - 1) / 2)
+            before = 0.0 if c == 1.0 else max(company(n, c) - same, 0.0)
+            found = (n + before + rate * waits) / (1 + waits / max(longer, step_s) / t.gaps)
             steps = max(min((1 - followed) * ended + followed * least, t.gaps / max(found, 1e-12)), whole)
-            parts = [(v / k, w) for v, k, w in zip(t.new_bins, split, t.bin_weights, strict=True)]
-            mean = sum(v * w for v, w in parts)
-            more = max(t.new_mean / steps - mean, 0.0)
-            matrices = max(sum(w * s.gemm(seen + more + v) for v, w in parts) - s.gemm(seen + more + mean), 0.0)
-            per_new = (s.each + self.attention) / t.new_mean  # a prompt's other costs, by token
-            times = [(step_of(seen, more + v, 0.0, per_new * (more + v)), w) for v, w in parts]
-            device = step_of(seen, more + mean, 0.0, per_new * (more + mean)) + matrices
-            idle = sum(w * max(s.least - v, 0.0) for v, w in times) - max(s.least - device, 0.0)
-            uneven = matrices + max(idle, 0.0) if turn in (0, 3) else uneven
-            longer = longer_step(t.new_mean / steps, 1 / steps, self.attention / steps) + uneven
+            if turn == 2:
+                fills = plain_fill.fills(t, room, steps, begin, lone, followed)
+                mean = sum(w * (a + b) / 2 for a, b, w in fills)
+                uneven = max(sum(w * holding((a + b) / 2) for a, b, w in fills) - holding(mean), 0.0)
+            longer = holding(t.new_mean / steps) + uneven
             share = min(steps * found / t.gaps, 1.0)
             rate = n / (t.gaps * (step_s + share * (longer - step_s)))
-            work = least * (longer_step(t.new_mean / least, 1 / least, self.attention / least) + uneven)
+            work = least * (holding(t.new_mean / least) + (uneven if whole < 1 else 0.0))
             busy = min(rate * work, 1.0)
+            cv2, third = self.moments(whole, work)
+            if t.own and turn < 3:
+                w = Work(work, work * min(whole / steps, 1.0), 1 / least, cv2, third, 0.0)
+                waits = math.prod(wait(w, busy, rate * step_s, t, n))
             idle = 1 - min(rate * steps * longer, 1.0)
             followed = 1 - min(idle * math.exp(min(rate * longer, 60.0)), 1.0)
-        full = longer_step(room, max(1 / whole, 1.0), self.attention / whole)
-        packed = min(whole, 1.0)
-        cv2, third = packed * t.new_cv2 + (1 - packed) * self.cv2, packed * t.new_third + (1 - packed) * self.third
+
+        def computed(tokens: float, attention: float, number: float) -> float:
+            """Seconds of a prompt alone: full steps, and what is left."""
+            last, each = max(tokens - (number - 1) * room, 1.0), attention / tokens
+            return (number - 1) * step_of(found, room, 0.0, each * room) + step_of(found, last, 1.0, each * last)
+
+        full = step_of(seen, room, max(1 / whole, 1.0), self.attention / whole)
         number = self.number_sd(n, beside, step_s)
-
-        def full_steps(prompts: float) -> float:
-            """Seconds of steps that hold so many prompts, none beyond its room."""
-            k = max(prompts * whole, 1.0)
-            return k * longer_step(prompts / k * t.new_mean, prompts / k, prompts / k * self.attention)
-
-        shared, extra = max(1 / least, 1.0), crowd(rate * window, t)
-        more = min((full_steps(shared + extra) + uneven - shared * work) / extra, work) if whole < 1 else work
+        shared, extra = max(1 / least, 1.0), crowd(rate * (step_s + share * max(longer - step_s, 0.0)), t)
+        filled = max((shared + extra) * whole, 1.0)
+        then = filled * holding((shared + extra) / filled * t.new_mean) + uneven
+        more = min((then - shared * work) / extra, work) if whole < 1 else work
         w = Work(work, more, shared, cv2, third, (full - step_s) * max(1 - whole, 0.5))
         total = 0.0
         for side in (-1.0, 1.0):
             left = max(room - side * number, 1.0)
             slow = work * (room / left) + t.new_mean / left * (s.each + s.read * t.held + s.wire) * side * number
-            then = Work(slow, more / work * slow, shared, cv2, third, w.left)
-            delayed, waits = wait(then, min(max(rate * slow, 1e-9), 1 - 1e-6), rate * step_s, t, n)
+            then_w = Work(slow, more / work * slow, shared, cv2, third, w.left)
+            delayed, waits = wait(then_w, min(max(rate * slow, 1e-9), 1 - 1e-6), rate * step_s, t, n)
             total += delayed * waits / 2
         delayed = min(total / max(waits, 1e-12), delayed)
+        if t.own:  # by tokens where several share full steps, and the rest of a step
+            load = min(rate * whole * full, 1 - 1e-6)
+            tokens = load * whole * full * (1 + cv2) / (2 * (1 - load))
+            waits = max(waits, (busy * longer * (1 - 1 / shared) / 2 + tokens) / max(delayed, 1e-12))
         rest, delayed, waits, wait_cv2 = first_token(w, t, rate, busy, step_s, (delayed, waits))
         spread, skew = self.spread(seen, number)
-        counts = [max(v / room + 0.5, 1.0) for v in t.new]
-        firsts = [c * first_step(v / c, 1 / c, s.attention(v, w) / c) for v, w, c in zip(t.new, t.whole, counts, strict=True)]
-        sums = full - step_s, spread, rate * window, arrived
-        stalls = self._mixed_stalls(room, lone, followed, *sums, longer_step, step_s, more)
+        between = [empty[0], *((a + b) / 2 for a, b in itertools.pairwise(empty)), empty[-1]]
+        prompts = zip(t.new, (s.attention(v, w) for v, w in zip(t.new, t.whole, strict=True)), between, strict=True)
+        firsts = [computed(v, a, max(v / room + e, 1.0)) for v, a, e in prompts]
+        each = zip(t.new_bins, t.bin_weights, alone, strict=True)
+        times = [holding(a) - step_s for a, _, _ in fills]
         return Seen(
             rate=rate,
             start=self.request,
@@ -269,47 +275,39 @@ class Replica:
             wait=waits,
             wait_cv2=wait_cv2,
             service=list(itertools.accumulate(firsts, max)),
-            service_mean=lone * (first_step(t.new_mean / lone, 1 / lone, self.attention / lone) + uneven),
+            service_mean=sum(w * computed(v, self.attention * v / t.new_mean, k) for v, w, k in each),
             gap=step_s,
             gap_spread=(spread, skew),
             stalled=share,
-            stalls=stalls,
+            stalls=self._mixed_stalls(fills, n / max(found, 1e-12), full - step_s, spread, times),
             longest=max(full - step_s, 0.0) + math.sqrt(3) * spread,
             gap_mean=share * longer + (1 - share) * step_s,
             burst=self.burst,
         )
 
+    def begin(self, plain: float, longer: float) -> float:
+        """Prompts that begin together: of a step of decodes, and of steps with prompts that follow it, which see so many."""
+        c = self.load.arrival_cv2
+        first, then = (none_after(v / 2 + longer, c) / max(none_after(v / 2, c), 1e-12) for v in (plain, longer))
+        further = (1 - first) / max(then, 1e-12)
+        return (self.at_once(plain) + further * self.at_once(longer)) / (1 + further)
+
+    def moments(self, whole: float, work: float) -> tuple[float, float]:
+        """Variation and skewness of a prompt's work."""
+        t, packed, share = self.load, min(whole, 1.0), min(self.prefill / work, 1.0)
+        deviation = math.sqrt(t.new_cv2) + max(math.sqrt(self.cv2) - math.sqrt(t.new_cv2), 0.0) * share
+        third = t.new_third + max(self.third - t.new_third, 0.0) * share
+        return packed * deviation**2 + (1 - packed) * self.cv2, packed * third + (1 - packed) * self.third
+
     def _mixed_stalls(
-        self,
-        room: float,
-        lone: float,
-        followed: float,
-        full: float,
-        spread: float,
-        window: float,
-        arrived: float,
-        longer_step: Callable[[float, float, float], float],
-        step_s: float,
-        more: float,
+        self, fills: list[tuple[float, float, float]], outside: float, full: float, spread: float, times: list[float]
     ) -> list[Stall]:
-        t, wide = self.load, math.sqrt(3) * spread
-        top = min(room, t.new[-2])
-        tokens = [top * min(i / 8, 1.0) ** 2 for i in range(10)]
-        times = [longer_step(v, v / t.new_mean, self.attention * v / t.new_mean) - step_s for v in tokens]
-        times[8] = min(times[8], full - wide)
-        times[9] = max(full, 0.0) + wide
+        wide = math.sqrt(3) * spread
+        times = [*times[:8], min(times[8], full - wide), max(full, 0.0) + wide]  # the last are full
         times = list(itertools.accumulate((max(v, 0.0) for v in times), max))
-        longer_than = 1 - rank(t.new, room)
-        parts = [rank(t.new, b) - rank(t.new, a) + longer_than * (b - a) / room for a, b in itertools.pairwise(tokens)]
-        weights = [(1 - followed) * part for part in parts]
-        weights[-1] = max(lone - 1 + followed * min(t.new_mean / room - lone + 1, 1.0), 0.0)
-        total = max(sum(weights), 1e-300)
-        joined = 1 - none_after(window / 2, t.arrival_cv2)
-        each = min(self.step.each + (self.step.multiply + self.step.wire) * t.new_mean + self.attention, more)
-        return [
-            self.joining(a, b, w / total, arrived - 1, joined, 1.0, each, each)
-            for a, b, w in zip(times, times[1:], weights, strict=False)
-        ]
+        weights = [w for _, _, w in fills]
+        weights[-1] *= max(1 + (1 - weights[-1]) * (1 - outside), 1.0)
+        return [Stall(a, b, w / sum(weights)) for (a, b), w in zip(itertools.pairwise(times), weights, strict=True)]
 
     def _static(self, level: float) -> Seen:
         """A batch runs until its longest member ends; who comes meanwhile waits for the rest of it."""

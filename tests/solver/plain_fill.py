@@ -1,0 +1,54 @@
+"""How full steps are that prompts share with decodes, as plain arithmetic."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from tests.solver.plain_traffic import Traffic, rank
+
+
+def empty(load: Traffic, seen: float, room: float) -> list[float]:
+    """Share of its last step that a prompt alone leaves empty, for each bin of lengths and a room that varies."""
+    varies = min(math.sqrt(3 * seen) / room, 0.5)
+    out = []
+    for a, b in itertools.pairwise(load.new):
+        low, high = a / room * (1 - varies), b / room * (1 + varies)
+        out.append((_left(high) - _left(low)) / (high - low))
+    return out
+
+
+def _left(steps: float) -> float:
+    """What is left up to whole steps, from none on."""
+    part = steps - math.floor(steps)
+    return math.floor(steps) / 2 + part - part * part / 2
+
+
+def fills(
+    load: Traffic, room: float, steps: float, begin: float, lone: float, followed: float
+) -> list[tuple[float, float, float]]:
+    """Steps with prompts by their tokens: from, to, and their share; the last are full."""
+    whole = load.new_mean / room
+    last = min(max(whole - (lone - 1), 1e-3), 1.0)
+    counted = max(lone - followed, 1e-9)
+    alone = min(counted / (begin * begin * steps), 1.0)
+    mean = (lone - 1 + (1 - followed) * last) / counted
+    rest = min(max((min(whole / steps, 1.0) - alone * mean) / max(1 - alone, 1e-9), 1e-4), 1 - 1e-4)
+    low, high = 1e-5, 1e5  # bisection for (1 - exp(-z)) / z = rest
+    for _ in range(200):
+        z = math.sqrt(low * high)
+        low, high = (z, high) if -math.expm1(-z) / z > rest else (low, z)
+    most = min(max(load.new[-2] / room, 6 / z), 1.0)
+    at = [most * min(i / 8, 1.0) ** 2 for i in range(10)]
+    longer = 1 - rank(load.new, room)
+    short = [rank(load.new, b * room) - rank(load.new, a * room) for a, b in itertools.pairwise(at)]
+    left = last - sum(p * (a + b) / 2 for p, (a, b) in zip(short, itertools.pairwise(at), strict=True))
+    left = min(max(left / max(longer, 1e-9), 0.01), 0.99)
+    start, end = max(2 * left - 1, 0.0), min(2 * left, 1.0)
+    even = [min(max((v - start) / (end - start), 0.0), 1.0) for v in at]
+    out = []
+    for i, (a, b) in enumerate(itertools.pairwise(at)):
+        own = (1 - followed) * (short[i] + longer * (even[i + 1] - even[i])) if i < 8 else lone - 1
+        other = math.exp(-z * a) - math.exp(-z * b) if i < 8 else math.exp(-z * most)
+        out.append((a * room, b * room, alone / counted * own + (1 - alone) * other))
+    return out
