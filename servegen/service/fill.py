@@ -25,16 +25,17 @@ def gathered(plain: Array, longer: Array, d: Demand) -> Array:
     """Prompts that begin in the same step, if it has room: those who came in the step before it, one of decodes alone or one with
     prompts, which see ``plain`` and ``longer`` arrivals on average. Shapes (rows,).
 
-    A step with prompts is followed by another one with the chance that some come meanwhile; of those in it the last one came
-    half of a step before, on average.
+    A step with prompts is followed by another one with the chance that some come meanwhile. Of k that came in a step the last one
+    did so 1/(1 + k) of it before its end.
     """
+    together = [queueing.together(before, d) for before in (plain, longer)]
+    since = [before / (1.0 + k) for before, k in zip((plain, longer), together, strict=True)]
     first, then = (
-        arrivals.none_after_one(before / 2.0 + longer, d.arrival_cv2)
-        / np.maximum(arrivals.none_after_one(before / 2.0, d.arrival_cv2), 1e-12)
-        for before in (plain, longer)
+        arrivals.none_after_one(x + longer, d.arrival_cv2) / np.maximum(arrivals.none_after_one(x, d.arrival_cv2), 1e-12)
+        for x in since
     )
     more = (1.0 - first) / np.maximum(then, 1e-12)
-    return np.asarray((queueing.together(plain, d) + more * queueing.together(longer, d)) / (1.0 + more))
+    return np.asarray((together[0] + more * together[1]) / (1.0 + more))
 
 
 def empty(d: Demand, seen: Array, room: Array) -> Array:
@@ -78,9 +79,10 @@ def fills(d: Demand, room: Array, steps: Array, prompts: Array, lone: Array, fol
 def _last_step(d: Demand, room: Array, at: Array, mean: Array) -> Array:
     """Share of prompts whose last step, alone, lies in each bin between ``at``: whole prompts, or what is left of longer ones,
     which is as even as the ``mean`` of all lets it be."""
-    tokens = at * room[:, None]
-    short = np.diff(np.interp(tokens, d.uncached_edges, EDGES), axis=1)
     longer = 1.0 - np.interp(room, d.uncached_edges, EDGES)
+    shorter = np.interp(at * room[:, None], d.uncached_edges, EDGES)
+    shorter[:, -2:] = (1.0 - longer)[:, None]
+    short = np.diff(shorter, axis=1)
     left = mean - np.sum(short * (at[:, 1:] + at[:, :-1]), axis=1) / 2.0
     left = np.clip(left / np.maximum(longer, 1e-9), 0.01, 0.99)
     low, high = np.maximum(2.0 * left - 1.0, 0.0)[:, None], np.minimum(2.0 * left, 1.0)[:, None]

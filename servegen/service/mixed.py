@@ -16,7 +16,7 @@ from servegen.service.waiting import Work
 
 Array = NDArray[np.float64]
 
-#: Rounds of rate -> prompts per step -> rate: with four it is within 2 % of where it settles.
+#: Rounds of rate -> prompts per step -> rate: with four it is within 3 % of where it settles.
 ROUNDS = 4
 #: Half the width of a uniform distribution, in its standard deviations.
 SQRT3 = 3.0**0.5
@@ -154,7 +154,7 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
     more = np.where(whole < 1.0, np.minimum((then + uneven - together * work) / crowd, work), work)
     w = Work(work, more, together, cv2, third, (full - step) * np.maximum(1.0 - whole, 0.5))
     delayed, wait = _modulated(s, d, w, rate, number, room, running, waiting.alone(rate * step, d))
-    if d.own:
+    if d.open_loop:
         least_wait = _by_token(rate, whole * full, cv2, busy * longer * (1.0 - 1.0 / together))
         wait = np.maximum(wait, least_wait / np.maximum(delayed, 1e-12))
     means |= waiting.first_token(w, d, rate, busy, step, s.request_s, (delayed, wait))

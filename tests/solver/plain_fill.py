@@ -41,7 +41,8 @@ def fills(
     most = min(max(load.new[-2] / room, 6 / z), 1.0)
     at = [most * min(i / 8, 1.0) ** 2 for i in range(10)]
     longer = 1 - rank(load.new, room)
-    short = [rank(load.new, b * room) - rank(load.new, a * room) for a, b in itertools.pairwise(at)]
+    ranks = [*(rank(load.new, v * room) for v in at[:-2]), 1 - longer, 1 - longer]
+    short = [b - a for a, b in itertools.pairwise(ranks)]
     left = last - sum(p * (a + b) / 2 for p, (a, b) in zip(short, itertools.pairwise(at), strict=True))
     left = min(max(left / max(longer, 1e-9), 0.01), 0.99)
     start, end = max(2 * left - 1, 0.0), min(2 * left, 1.0)

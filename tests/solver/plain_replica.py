@@ -256,7 +256,7 @@ class Replica:
             delayed, waits = wait(then_w, min(max(rate * slow, 1e-9), 1 - 1e-6), rate * step_s, t, n)
             total += delayed * waits / 2
         delayed = min(total / max(waits, 1e-12), delayed)
-        if t.own:  # by tokens where several share full steps, and the rest of a step
+        if t.open_loop:  # by tokens where several share full steps, and the rest of a step
             load = min(rate * whole * full, 1 - 1e-6)
             tokens = load * whole * full * (1 + cv2) / (2 * (1 - load))
             waits = max(waits, (busy * longer * (1 - 1 / shared) / 2 + tokens) / max(delayed, 1e-12))
@@ -288,9 +288,11 @@ class Replica:
     def begin(self, plain: float, longer: float) -> float:
         """Prompts that begin together: of a step of decodes, and of steps with prompts that follow it, which see so many."""
         c = self.load.arrival_cv2
-        first, then = (none_after(v / 2 + longer, c) / max(none_after(v / 2, c), 1e-12) for v in (plain, longer))
+        one, more = self.at_once(plain), self.at_once(longer)
+        since = plain / (1 + one), longer / (1 + more)
+        first, then = (none_after(v + longer, c) / max(none_after(v, c), 1e-12) for v in since)
         further = (1 - first) / max(then, 1e-12)
-        return (self.at_once(plain) + further * self.at_once(longer)) / (1 + further)
+        return (one + further * more) / (1 + further)
 
     def moments(self, whole: float, work: float) -> tuple[float, float]:
         """Variation and skewness of a prompt's work."""
