@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from servegen.service import fill, queueing, waiting
+from servegen.service import arrivals, fill, queueing, waiting
 from servegen.service.burst import burst
 from servegen.service.demand import Demand
 from servegen.service.point import Point, of_rate, without_edges
@@ -124,10 +124,11 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
             w = Work(work, work * np.minimum(whole / steps, 1.0), 1.0 / least, cv2, third, zero)
             delayed, wait = waiting.wait(w, busy, waiting.alone(rate * step, d), d, running)
             waits_s = delayed * wait
-        # Of a queue nobody is left behind with the chance that it is idle; before the last step there were fewer by those who
+        # Who leaves leaves nobody behind as often as who comes finds nobody; before the last step there were fewer by those who
         # came while it ran.
-        idle = 1.0 - np.minimum(rate * steps * longer, 1.0)
-        followed = 1.0 - np.minimum(idle * np.exp(np.minimum(rate * longer, 60.0)), 1.0)
+        alone_behind = 1.0 - arrivals.waits(np.minimum(rate * steps * longer, 1.0), d.arrival_cv2, cv2)
+        nobody = arrivals.none_after_one(rate * longer, d.arrival_cv2)
+        followed = 1.0 - np.minimum(alone_behind / np.maximum(nobody, 1e-12), 1.0)
     if s.rates_only:
         return of_rate(running, rate)
     gap_mean_s = share * longer + (1.0 - share) * step

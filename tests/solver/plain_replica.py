@@ -10,7 +10,7 @@ from tests.solver import plain_fill
 from tests.solver.plain_bulk import per_step
 from tests.solver.plain_seen import Seen, Stall
 from tests.solver.plain_step import Round, Step
-from tests.solver.plain_traffic import EDGES, WIDTHS, Traffic, company, none_after, some_in
+from tests.solver.plain_traffic import EDGES, WIDTHS, Traffic, company, none_after, some_in, waiting
 from tests.solver.plain_traffic import rest as rest_of
 from tests.solver.plain_wait import Work, crowd, first_token, interrupting, wait
 
@@ -233,8 +233,8 @@ class Replica:
             if t.own and turn < 3:
                 w = Work(work, work * min(whole / steps, 1.0), 1 / least, cv2, third, 0.0)
                 waits = math.prod(wait(w, busy, rate * step_s, t, n))
-            idle = 1 - min(rate * steps * longer, 1.0)
-            followed = 1 - min(idle * math.exp(min(rate * longer, 60.0)), 1.0)
+            behind = waiting(min(rate * steps * longer, 1.0), c, cv2)
+            followed = 1 - min((1 - behind) / max(none_after(rate * longer, c), 1e-12), 1.0)
 
         def computed(tokens: float, attention: float, number: float) -> float:
             """Seconds of a prompt alone: full steps, and what is left."""
