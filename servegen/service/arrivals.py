@@ -60,7 +60,7 @@ def exactly(x: Array, cv2: float) -> tuple[Array, Array]:
 
 
 def _looked_up(x: Array, cv2: Array | float, column: int) -> Array:
-    """A column of the table, or of one for each row of ``x`` where ``cv2`` is a column."""
+    """A column of the table, or of one for each row of ``x`` (..., rows) where ``cv2`` is a column."""
     log_x = np.log(np.maximum(x, 1e-12))
     if isinstance(cv2, float):
         table = _table(cv2)
@@ -69,7 +69,7 @@ def _looked_up(x: Array, cv2: Array | float, column: int) -> Array:
     for value in set(cv2.tolist()):
         rows = cv2 == value
         table = _table(value)
-        out[rows] = np.interp(log_x[rows], table[0], table[column])
+        out[..., rows] = np.interp(log_x[..., rows], table[0], table[column])
     return out
 
 

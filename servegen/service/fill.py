@@ -28,12 +28,11 @@ def gathered(plain: Array, longer: Array, d: Demand) -> Array:
     A step with prompts is followed by another one with the chance that some come meanwhile. Of k that came in a step the last one
     did so 1/(1 + k) of it before its end.
     """
-    together = [queueing.together(before, d) for before in (plain, longer)]
-    since = [before / (1.0 + k) for before, k in zip((plain, longer), together, strict=True)]
-    first, then = (
-        arrivals.none_after_one(x + longer, d.arrival_cv2) / np.maximum(arrivals.none_after_one(x, d.arrival_cv2), 1e-12)
-        for x in since
-    )
+    before = np.stack((plain, longer))
+    together = queueing.together(before, d)
+    since = before / (1.0 + together)
+    none = arrivals.none_after_one(np.stack((since + longer, since)), d.arrival_cv2)
+    first, then = none[0] / np.maximum(none[1], 1e-12)
     more = (1.0 - first) / np.maximum(then, 1e-12)
     return np.asarray((together[0] + more * together[1]) / (1.0 + more))
 

@@ -122,10 +122,11 @@ def itl_exceeds(p: Point, t: Array, guard: float = 1.0) -> Array:
     share = np.minimum(guard * p.stall_share, 1.0)
     late = t - p.gap_s
     plain = _normal_tail(_skewed(late / np.maximum(p.gap_sd_s, 1e-9), p.gap_skew))
-    mine = (p.stall_edges_s[:, 1:] + p.stall_edges_s[:, :-1]) / 2.0
-    slack = np.maximum(late[:, None] - mine - p.joined_least_s, 0.0) / np.maximum(p.joined_s, 1e-12)
-    alone = 1.0 - _shares(p.stall_edges_s, late)
-    longer = (1.0 - p.joined) * alone + p.joined * _tail(slack, p.joined_cv2)
+    longer = 1.0 - _shares(p.stall_edges_s, late)
+    if p.joined.any():
+        mine = (p.stall_edges_s[:, 1:] + p.stall_edges_s[:, :-1]) / 2.0
+        slack = np.maximum(late[:, None] - mine - p.joined_least_s, 0.0) / np.maximum(p.joined_s, 1e-12)
+        longer = (1.0 - p.joined) * longer + p.joined * _tail(slack, p.joined_cv2)
     stalled = np.einsum("ij,ij->i", longer, p.stall_weights) * (late < p.stall_most_s)
     over = np.asarray((1.0 - share) * plain + share * np.maximum(stalled, plain))
     return over if p.burst is None else over / p.burst.tokens
