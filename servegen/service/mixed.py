@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from servegen.service import arrivals, queueing, waiting
+from servegen.service import arrivals, queueing, turns, waiting
 from servegen.service.burst import burst
 from servegen.service.demand import EDGES, Demand
 from servegen.service.point import Point, of_rate, without_edges
@@ -113,11 +113,13 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         share = np.minimum(steps * found / d.gaps, 1.0)
         rate = running / (d.gaps * (step + share * (longer - step)))
         work = least * (mixed_step(base, seen, d.uncached_mean / least, 1.0 / least, s.attention_mean_s / least) + uneven)
-        busy = np.minimum(rate * work, 1.0)
+        # Requests of a closed loop come by steps, and so the slower while prompts are computed.
+        inside = rate * longer if d.own else found / d.gaps
+        busy = np.minimum(rate * work if d.own else inside * least, 1.0)
         # Of a queue nobody is left behind with the chance that it is idle; before the last step there were fewer by those who
         # came while it ran.
-        idle = 1.0 - np.minimum(rate * steps * longer, 1.0)
-        followed = 1.0 - np.minimum(idle * np.exp(np.minimum(rate * longer, 60.0)), 1.0)
+        idle = 1.0 - np.minimum(steps * inside, 1.0)
+        followed = 1.0 - np.minimum(idle * np.exp(np.minimum(inside, 60.0)), 1.0)
     if s.rates_only:
         return of_rate(running, rate)
     gap_mean_s = share * longer + (1.0 - share) * step
@@ -138,8 +140,12 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
     then = filled * mixed_step(base, seen, prompts * d.uncached_mean, prompts, prompts * s.attention_mean_s)
     more = np.where(whole < 1.0, np.minimum((then + uneven - together * work) / crowd, work), work)
     w = Work(work, more, together, cv2, third, (full - step) * np.maximum(1.0 - whole, 0.5))
-    waits = _modulated(s, d, w, rate, number, room, running, waiting.alone(rate * step, d))
-    means |= waiting.first_token(w, d, rate, busy, step, s.request_s, waits)
+    if d.own:
+        waits = _modulated(s, d, w, rate, number, room, running, waiting.alone(rate * step, d))
+        means |= waiting.first_token(w, d, rate, busy, step, s.request_s, waits)
+    else:  # the more decode the fewer wait
+        means |= turns.queued(w, d, running, rate, busy, (step, longer, share), waiting.alone(rate * step, d))
+        means["const_s"] = means["const_s"] + s.request_s
     if not s.prefill_edges_s.shape[1]:
         return without_edges(tokens_together, **means)
     varied = queueing.spread(s, d, seen, number, step)

@@ -12,6 +12,7 @@ from tests.solver.plain_seen import Seen, Stall
 from tests.solver.plain_step import Round, Step
 from tests.solver.plain_traffic import EDGES, WIDTHS, Traffic, company, none_after, rank, some_in
 from tests.solver.plain_traffic import rest as rest_of
+from tests.solver.plain_turns import queued, stalling
 from tests.solver.plain_wait import Work, crowd, first_token, interrupting, wait
 
 
@@ -139,7 +140,7 @@ class Replica:
             seen = n + beside + self.begun(busy)
             step_s = self.decode(seen)
             rate = n / (steps * step_s + found * self.prefill * gain)
-            prompts = min(self.at_once(rate * step_s), most)
+            prompts = min(self.at_once(rate * step_s if t.own else n / steps), most)
             if self.step.groups > 1:  # other groups prefill meanwhile
                 later = rate * self.prefill * gain
                 none = none_after(later, t.arrival_cv2)
@@ -150,29 +151,35 @@ class Replica:
         rate = n / (steps * step_s + found * each)
         busy = min(rate * each, 1.0)
         more = self.added(each, prompts, crowd(rate * step_s, t))
-        rest, delayed, mean_wait, wait_cv2 = self.first(busy, each, step_s, n, prompts, more)
-        free = max(1 - busy, 1e-9)
-        during, arrived = (rate, rate * step_s) if t.own else (0.0, rate * step_s / free)
+        free, start, march = max(1 - busy, 1e-9), 0.0, 1.0
+        if t.own:
+            rest, delayed, mean_wait, wait_cv2 = self.first(busy, each, step_s, n, prompts, more)
+        else:
+            w = Work(each, more, prompts, self.cv2, self.third, self.left)
+            turn = stalling(w, t, self.tokens, self.burst[1] if self.burst else 0.0, n, step_s, busy)
+            rest, delayed, mean_wait, wait_cv2 = 0.0, turn.delayed, turn.wait, turn.wait_cv2
+            start, march = turn.certain, turn.march
+        during, arrived = rate * march, rate * step_s if t.own else n / steps
         stalled = some_in(arrived, t.arrival_cv2)
         if t.arrival_cv2 != 1.0:
             stalled *= (1 - interrupting(busy, delayed, rate * step_s, t)) / free
         share = stalled * found / n
         if t.own:  # those who have just begun
             share += (1 - none_after(rate * each, t.arrival_cv2)) / steps
-        share = min(share, 1.0)
+        share = min(share, 1.0) if t.own else turn.stalls
         quiet = during * each + arrived / 2
         hazard = -math.log(max(none_after(quiet, t.arrival_cv2), 1e-12)) / max(quiet, 1e-12)
         bins = [(a, b, w, during * (a + b) / 2) for a, b, w in zip(self.edges, self.edges[1:], WIDTHS, strict=False)]
         others = max(found * each / (steps * share) - sum(w * (a + b) / 2 for a, b, w, _ in bins), 0.0)
-        brings = free if t.own else 1.0
+        brings = free if t.own else 1.0 - march * busy
         scale = others * brings / (each * max(sum(w * (self.at_once(arrived) - 1 + m) for *_, w, m in bins), 1e-12))
         stalls = []
         for a, b, w, middle in bins:
-            joined = -math.expm1(-hazard * (middle + arrived / 2))
+            joined = -math.expm1(-hazard * (middle + arrived / 2)) if t.own else turn.several
             stalls.append(self.joining(a, b, w, (self.at_once(arrived) - 1 + middle) * scale, joined, brings, each, more))
         return Seen(
             rate=rate,
-            start=self.request,
+            start=self.request + start,
             rest=rest,
             delayed=delayed,
             wait=mean_wait,
@@ -231,9 +238,10 @@ class Replica:
             share = min(steps * found / t.gaps, 1.0)
             rate = n / (t.gaps * (step_s + share * (longer - step_s)))
             work = least * (longer_step(t.new_mean / least, 1 / least, self.attention / least) + uneven)
-            busy = min(rate * work, 1.0)
-            idle = 1 - min(rate * steps * longer, 1.0)
-            followed = 1 - min(idle * math.exp(min(rate * longer, 60.0)), 1.0)
+            inside = rate * longer if t.own else n / t.gaps  # who comes in a step with prompts
+            busy = min(rate * work if t.own else inside * least, 1.0)
+            idle = 1 - min(steps * inside, 1.0)
+            followed = 1 - min(idle * math.exp(min(inside, 60.0)), 1.0)
         full = longer_step(room, max(1 / whole, 1.0), self.attention / whole)
         packed = min(whole, 1.0)
         cv2, third = packed * t.new_cv2 + (1 - packed) * self.cv2, packed * t.new_third + (1 - packed) * self.third
@@ -247,15 +255,12 @@ class Replica:
         shared, extra = max(1 / least, 1.0), crowd(rate * window, t)
         more = min((full_steps(shared + extra) + uneven - shared * work) / extra, work) if whole < 1 else work
         w = Work(work, more, shared, cv2, third, (full - step_s) * max(1 - whole, 0.5))
-        total = 0.0
-        for side in (-1.0, 1.0):
-            left = max(room - side * number, 1.0)
-            slow = work * (room / left) + t.new_mean / left * (s.each + s.read * t.held + s.wire) * side * number
-            then = Work(slow, more / work * slow, shared, cv2, third, w.left)
-            delayed, waits = wait(then, min(max(rate * slow, 1e-9), 1 - 1e-6), rate * step_s, t, n)
-            total += delayed * waits / 2
-        delayed = min(total / max(waits, 1e-12), delayed)
-        rest, delayed, waits, wait_cv2 = first_token(w, t, rate, busy, step_s, (delayed, waits))
+        if t.own:
+            start, sides = 0.0, self._sides(w, rate, number, room, n, step_s)
+            rest, delayed, waits, wait_cv2 = first_token(w, t, rate, busy, step_s, sides)
+        else:
+            start, delayed, waits, wait_cv2 = queued(w, t, n, rate, busy, (step_s, longer, share), rate * step_s)
+            rest = 0.0
         spread, skew = self.spread(seen, number)
         counts = [max(v / room + 0.5, 1.0) for v in t.new]
         firsts = [c * first_step(v / c, 1 / c, s.attention(v, w) / c) for v, w, c in zip(t.new, t.whole, counts, strict=True)]
@@ -263,7 +268,7 @@ class Replica:
         stalls = self._mixed_stalls(room, lone, followed, *sums, longer_step, step_s, more)
         return Seen(
             rate=rate,
-            start=self.request,
+            start=self.request + start,
             rest=rest,
             delayed=delayed,
             wait=waits,
@@ -278,6 +283,17 @@ class Replica:
             gap_mean=share * longer + (1 - share) * step_s,
             burst=self.burst,
         )
+
+    def _sides(self, w: Work, rate: float, number: float, room: float, n: float, step_s: float) -> tuple[float, float]:
+        """Chance and mean of a wait for mixed steps, with fewer and with more sequences running."""
+        s, t, total = self.step, self.load, 0.0
+        for side in (-1.0, 1.0):
+            left = max(room - side * number, 1.0)
+            slow = w.each * (room / left) + t.new_mean / left * (s.each + s.read * t.held + s.wire) * side * number
+            then = Work(slow, w.more / w.each * slow, w.prompts, w.cv2, w.third, w.left)
+            delayed, waits = wait(then, min(max(rate * slow, 1e-9), 1 - 1e-6), rate * step_s, t, n)
+            total += delayed * waits / 2
+        return min(total / max(waits, 1e-12), delayed), waits
 
     def _mixed_stalls(
         self,

@@ -31,6 +31,7 @@ class Traffic:
     new_third: float
     outputs: list[float]
     output_mean: float
+    output_sd: float
     output_bins: list[float]
     gaps: float
     held: float
@@ -68,6 +69,7 @@ def traffic(problem: Problem) -> Traffic:
         float(d.uncached_third),
         [float(v) for v in d.osl_edges],
         float(d.osl_mean),
+        statistics.pstdev(some),
         [float(v) for v in d.osl_nodes],
         float(d.gaps),
         float(d.held_mean),
