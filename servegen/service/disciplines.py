@@ -62,7 +62,10 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
         seen = at_least + queueing.begun(s, d, busy)
         step = s.terms.decode_s(seen, s.kv_s)
         rate = level / (steps * step + stalling * gain)
-        company = np.minimum(queueing.together(rate * step if d.own else found / steps, d), most)
+        if d.own:
+            company = np.minimum(queueing.together(rate * step, d), most)
+        else:
+            company = turns.company(found / steps, most, d.uncached_mean / s.chunk)
         if not s.terms.plain:  # who arrives while other groups prefill does not wait for them
             company = np.where(s.terms.groups > 1.0, np.minimum(_of_stall(company, rate * service * gain, d), most), company)
         gain = batching_gain(s, d, company)
@@ -113,7 +116,8 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
     # The others of a stall take what all prompts take, shared out among all stalls, beyond one prompt alone.
     others_s = np.maximum(found * effective / (steps * np.maximum(share, 1e-300)) - own @ WIDTHS, 0.0)
     number = number * (others_s * free / (effective * np.maximum(number @ WIDTHS, 1e-12)))[:, None]
-    deviation = queueing.number_std(s, d, level, seen - level, step)
+    # Of a closed loop those run who do not wait, a Poisson number.
+    deviation = queueing.number_std(s, d, level, seen - level, step) if d.own else np.sqrt(found / steps)
     return Point(
         **means,
         **first,

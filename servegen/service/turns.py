@@ -59,6 +59,20 @@ def apart(d: Demand, tokens: Burst | None) -> Array | float:
     return np.sqrt(d.osl_std**2 + d.gaps * tokens.variance / tokens.tokens) / tokens.tokens
 
 
+def company(ends: Array, most: Array, steps: Array) -> Array:
+    """Prompts that share the steps of a stall, of which one takes so many ``steps`` of tokens: those who waited for it, as far as
+    a step holds them (``most``); and when the last of several steps begins all of the stall, which fill what it leaves.
+    """
+    number = _waiting(ends)
+    first = np.minimum(number, most)
+    return first + (number + ends - first) * np.maximum(1.0 - 1.0 / steps, 0.0)
+
+
+def _waiting(ends: Array) -> Array:
+    """Those who end in a step, where some do."""
+    return np.maximum(ends / np.maximum(-np.expm1(-ends), 1e-300), 1.0)
+
+
 def stalling(w: Work, d: Demand, tokens: Burst | None, level: Array, step_s: Array, busy: Array, request_s: Array) -> Turn:
     """Where the decodes stall while prompts are computed: those who began together end together if their answers are equally
     long, for all stand still meanwhile. They stay together unless their lengths take them apart, by a step or more.
@@ -97,7 +111,7 @@ def _mixed(w: Work, ends: Array, step_s: Array) -> _Stalls:
     """
     waiting_one = -np.expm1(-ends)
     stalls = waiting_one / (1.0 + waiting_one)
-    number = np.maximum(ends / np.maximum(waiting_one, 1e-300), 1.0)  # of those who wait, where some do
+    number = _waiting(ends)
     varied = w.cv2 * w.each_s**2
     # Of those who end in the same step, any part comes before a request.
     mine, mine_square = w.more_s * ends / 2.0, w.more_s**2 * (ends**2 / 3.0 + ends / 2.0) + varied * ends / 2.0
@@ -176,7 +190,7 @@ def queued(
     delayed, mean = waiting.wait(w, busy, alone, dataclasses.replace(d, queue_cv2=cv2), level)
     mean = np.maximum(mean, 1e-12)
     # What is as regular as a clock has none beside it.
-    number = np.maximum(ends / np.maximum(-np.expm1(-ends), 1e-300), 1.0)
+    number = _waiting(ends)
     beside, some = cv2 * ends / 2.0 * w.each_s, cv2 * (1.0 - 1.0 / number)
     chance = np.minimum(np.maximum(delayed - beside / mean, 0.0) * np.exp(-longer / mean), share)
     queue = 1.0 - (1.0 - some) * (1.0 - chance)

@@ -12,7 +12,7 @@ from tests.solver.plain_seen import Seen, Stall
 from tests.solver.plain_step import Round, Step
 from tests.solver.plain_traffic import EDGES, WIDTHS, Traffic, company, none_after, rank, some_in
 from tests.solver.plain_traffic import rest as rest_of
-from tests.solver.plain_turns import queued, stalling
+from tests.solver.plain_turns import in_a_stall, queued, stalling
 from tests.solver.plain_wait import Work, crowd, first_token, interrupting, wait
 
 
@@ -140,7 +140,9 @@ class Replica:
             seen = n + beside + self.begun(busy)
             step_s = self.decode(seen)
             rate = n / (steps * step_s + found * self.prefill * gain)
-            prompts = min(self.at_once(rate * step_s if t.own else n / steps), most)
+            prompts = min(self.at_once(rate * step_s), most)
+            if not t.own:
+                prompts = in_a_stall(n / steps, most, t.new_mean / self.chunk)
             if self.step.groups > 1:  # other groups prefill meanwhile
                 later = rate * self.prefill * gain
                 none = none_after(later, t.arrival_cv2)
@@ -187,7 +189,7 @@ class Replica:
             service=[a + b for a, b in zip(self.edges, self.later, strict=True)],
             service_mean=self.prefill + self.later_mean,
             gap=step_s,
-            gap_spread=self.spread(seen, self.number_sd(n, seen - n, step_s)),
+            gap_spread=self.spread(seen, self.number_sd(n, seen - n, step_s) if t.own else math.sqrt(n / steps)),
             stalled=share,
             stalls=stalls,
             longest=math.inf,

@@ -28,6 +28,13 @@ def spread_of(load: Traffic, tokens: float, variance: float) -> float:
     return math.sqrt(load.output_sd**2 + load.gaps * variance / tokens) / tokens
 
 
+def in_a_stall(ends: float, most: float, steps: float) -> float:
+    """Prompts that share steps: those of one step of answers, and by the last step of a long one all that are there."""
+    number = max(ends / max(-math.expm1(-ends), 1e-300), 1.0)
+    first = min(number, most)
+    return first + (number + ends - first) * max(1 - 1 / steps, 0.0)
+
+
 def stalling(w: Work, load: Traffic, tokens: float, variance: float, level: float, step: float, busy: float) -> Turn:
     """Whether those who begin together end together, and whom a prompt waits for in either case."""
     ends = level * tokens / load.gaps
