@@ -54,6 +54,7 @@ class Demand:
     queue_cv2: float | Array  # the same where requests queue
     overlap: float  # share of its gaps that an output shares with one that began at the same time
     own: float  # whether a request comes on top of those that an outsider sees: 1, or 0 where their number is what it is
+    turns: bool  # whether all who wait for answers take their turns here, so that an end is the next beginning
     open_loop: bool  # whether requests arrive whatever waits; else no more can wait than the replica has slots
 
 
@@ -94,6 +95,7 @@ def demand(workload: Workload, bounded: bool = True) -> Demand:
         gaps=gaps,
         held_mean=held_mean,
         held_std=float(np.sqrt(held_variance)),
+        turns=bool(workload.concurrency),
         open_loop=bool(workload.rate_per_s) or (workload.saturate and bounded),
         # Many users who think one by one are as good as strangers.
         arrival_cv2=cv2,

@@ -114,8 +114,8 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         rate = running / (d.gaps * (step + share * (longer - step)))
         work = least * (mixed_step(base, seen, d.uncached_mean / least, 1.0 / least, s.attention_mean_s / least) + uneven)
         # Requests of a closed loop come by steps, and so the slower while prompts are computed.
-        inside = rate * longer if d.own else found / d.gaps
-        busy = np.minimum(rate * work if d.own else inside * least, 1.0)
+        inside = found / d.gaps if d.turns else rate * longer
+        busy = np.minimum(inside * least if d.turns else rate * work, 1.0)
         # Of a queue nobody is left behind with the chance that it is idle; before the last step there were fewer by those who
         # came while it ran.
         idle = 1.0 - np.minimum(steps * inside, 1.0)
@@ -140,12 +140,12 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
     then = filled * mixed_step(base, seen, prompts * d.uncached_mean, prompts, prompts * s.attention_mean_s)
     more = np.where(whole < 1.0, np.minimum((then + uneven - together * work) / crowd, work), work)
     w = Work(work, more, together, cv2, third, (full - step) * np.maximum(1.0 - whole, 0.5))
-    if d.own:
-        waits = _modulated(s, d, w, rate, number, room, running, waiting.alone(rate * step, d))
-        means |= waiting.first_token(w, d, rate, busy, step, s.request_s, waits)
-    else:  # the more decode the fewer wait
+    if d.turns:  # the more decode the fewer wait
         means |= turns.queued(w, d, running, rate, busy, (step, longer, share), waiting.alone(rate * step, d))
         means["const_s"] = means["const_s"] + s.request_s
+    else:
+        waits = _modulated(s, d, w, rate, number, room, running, waiting.alone(rate * step, d))
+        means |= waiting.first_token(w, d, rate, busy, step, s.request_s, waits)
     if not s.prefill_edges_s.shape[1]:
         return without_edges(tokens_together, **means)
     varied = queueing.spread(s, d, seen, number, step)

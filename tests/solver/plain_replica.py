@@ -141,7 +141,7 @@ class Replica:
             step_s = self.decode(seen)
             rate = n / (steps * step_s + found * self.prefill * gain)
             prompts = min(self.at_once(rate * step_s), most)
-            if not t.own:
+            if t.turns:
                 prompts = in_a_stall(n / steps, most, t.new_mean / self.chunk)
             if self.step.groups > 1:  # other groups prefill meanwhile
                 later = rate * self.prefill * gain
@@ -153,22 +153,23 @@ class Replica:
         rate = n / (steps * step_s + found * each)
         busy = min(rate * each, 1.0)
         more = self.added(each, prompts, crowd(rate * step_s, t))
-        free, start, march = max(1 - busy, 1e-9), 0.0, 1.0
-        if t.own:
+        free, start = max(1 - busy, 1e-9), 0.0
+        if not t.turns:
             rest, delayed, mean_wait, wait_cv2 = self.first(busy, each, step_s, n, prompts, more)
+            march = 1.0 if t.own else 0.0
         else:
             w = Work(each, more, prompts, self.cv2, self.third, self.left)
             turn = stalling(w, t, self.tokens, self.burst[1] if self.burst else 0.0, n, step_s, busy)
             rest, delayed, mean_wait, wait_cv2 = 0.0, turn.delayed, turn.wait, turn.wait_cv2
             start, march = turn.certain, turn.march
-        during, arrived = rate * march, rate * step_s if t.own else n / steps
+        during, arrived = rate * march, rate * step_s if t.own else rate * step_s / free
         stalled = some_in(arrived, t.arrival_cv2)
         if t.arrival_cv2 != 1.0:
             stalled *= (1 - interrupting(busy, delayed, rate * step_s, t)) / free
         share = stalled * found / n
         if t.own:  # those who have just begun
             share += (1 - none_after(rate * each, t.arrival_cv2)) / steps
-        share = min(share, 1.0) if t.own else turn.stalls
+        share = turn.stalls if t.turns else min(share, 1.0)
         quiet = during * each + arrived / 2
         hazard = -math.log(max(none_after(quiet, t.arrival_cv2), 1e-12)) / max(quiet, 1e-12)
         bins = [(a, b, w, during * (a + b) / 2) for a, b, w in zip(self.edges, self.edges[1:], WIDTHS, strict=False)]
@@ -177,7 +178,7 @@ class Replica:
         scale = others * brings / (each * max(sum(w * (self.at_once(arrived) - 1 + m) for *_, w, m in bins), 1e-12))
         stalls = []
         for a, b, w, middle in bins:
-            joined = -math.expm1(-hazard * (middle + arrived / 2)) if t.own else turn.several
+            joined = -math.expm1(-hazard * (middle + arrived / 2)) if not t.turns else turn.several
             stalls.append(self.joining(a, b, w, (self.at_once(arrived) - 1 + middle) * scale, joined, brings, each, more))
         return Seen(
             rate=rate,
@@ -189,7 +190,7 @@ class Replica:
             service=[a + b for a, b in zip(self.edges, self.later, strict=True)],
             service_mean=self.prefill + self.later_mean,
             gap=step_s,
-            gap_spread=self.spread(seen, self.number_sd(n, seen - n, step_s) if t.own else math.sqrt(n / steps)),
+            gap_spread=self.spread(seen, math.sqrt(n / steps) if t.turns else self.number_sd(n, seen - n, step_s)),
             stalled=share,
             stalls=stalls,
             longest=math.inf,
@@ -240,8 +241,8 @@ class Replica:
             share = min(steps * found / t.gaps, 1.0)
             rate = n / (t.gaps * (step_s + share * (longer - step_s)))
             work = least * (longer_step(t.new_mean / least, 1 / least, self.attention / least) + uneven)
-            inside = rate * longer if t.own else n / t.gaps  # who comes in a step with prompts
-            busy = min(rate * work if t.own else inside * least, 1.0)
+            inside = n / t.gaps if t.turns else rate * longer  # who comes in a step with prompts
+            busy = min(inside * least if t.turns else rate * work, 1.0)
             idle = 1 - min(steps * inside, 1.0)
             followed = 1 - min(idle * math.exp(min(inside, 60.0)), 1.0)
         full = longer_step(room, max(1 / whole, 1.0), self.attention / whole)
@@ -257,7 +258,7 @@ class Replica:
         shared, extra = max(1 / least, 1.0), crowd(rate * window, t)
         more = min((full_steps(shared + extra) + uneven - shared * work) / extra, work) if whole < 1 else work
         w = Work(work, more, shared, cv2, third, (full - step_s) * max(1 - whole, 0.5))
-        if t.own:
+        if not t.turns:
             start, sides = 0.0, self._sides(w, rate, number, room, n, step_s)
             rest, delayed, waits, wait_cv2 = first_token(w, t, rate, busy, step_s, sides)
         else:
