@@ -16,9 +16,6 @@ EDGES: Array = np.array([0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 1.0
 WIDTHS: Array = np.diff(EDGES)
 #: Weights of the edges in a mean over the bins (trapezoid).
 EDGE_WEIGHTS: Array = (np.concatenate(([0.0], WIDTHS)) + np.concatenate((WIDTHS, [0.0]))) / 2.0
-#: Squared coefficient of variation of the arrivals of a closed loop, whose users wait for their answers: half of a
-#: Poisson stream's, by the fit of closed-loop benchmarks (queue S*rho/(4(1-rho)) in the steady state).
-CLOSED_LOOP_CV2 = 0.5
 #: Probabilities at which outputs are compared with each other.
 MIDDLES: Array = (np.arange(200) + 0.5) / 200
 #: Batches at which the longest output of a batch is tabulated (static batching waits for it).
@@ -45,6 +42,7 @@ class Demand:
     osl_edges: Array
     osl_nodes: Array
     osl_mean: float
+    osl_std: float
     osl_longest: float
     longest_of_batch: Array
     longest_cv2: Array  # squared coefficient of variation of the former
@@ -53,9 +51,10 @@ class Demand:
     held_mean: float
     held_std: float
     arrival_cv2: float | Array
-    queue_cv2: float | Array  # the same where requests queue: a closed loop's cannot all come at once
+    queue_cv2: float | Array  # the same where requests queue
     overlap: float  # share of its gaps that an output shares with one that began at the same time
     own: float  # whether a request comes on top of those that an outsider sees: 1, or 0 where their number is what it is
+    turns: bool  # whether all who wait for answers take their turns here, so that an end is the next beginning
     open_loop: bool  # whether requests arrive whatever waits; else no more can wait than the replica has slots
 
 
@@ -88,6 +87,7 @@ def demand(workload: Workload, bounded: bool = True) -> Demand:
         osl_edges=_edges(osl),
         osl_nodes=osl.nodes(upper=False)[0],
         osl_mean=osl.mean,
+        osl_std=float(np.std(outputs)),
         osl_longest=float(osl.longest),
         longest_of_batch=longest,
         longest_cv2=np.maximum(squares / longest**2 - 1.0, 0.0),
@@ -95,10 +95,11 @@ def demand(workload: Workload, bounded: bool = True) -> Demand:
         gaps=gaps,
         held_mean=held_mean,
         held_std=float(np.sqrt(held_variance)),
+        turns=bool(workload.concurrency),
         open_loop=bool(workload.rate_per_s) or (workload.saturate and bounded),
         # Many users who think one by one are as good as strangers.
         arrival_cv2=cv2,
-        queue_cv2=cv2 if workload.rate_per_s or workload.saturate or think else CLOSED_LOOP_CV2,
+        queue_cv2=cv2,
         overlap=float(2.0 * np.dot(1.0 - MIDDLES, outputs) / np.sum(outputs)),
         own=1.0 if workload.rate_per_s or (workload.saturate and bounded) or think else 0.0,
     )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from servegen.service import arrivals, bulk, queueing, waiting
+from servegen.service import arrivals, bulk, queueing, turns, waiting
 from servegen.service.burst import burst, per_token, rounds_of
 from servegen.service.demand import WIDTHS, Demand
 from servegen.service.mixed import ROUNDS, mixed
@@ -62,7 +62,10 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
         seen = at_least + queueing.begun(s, d, busy)
         step = s.terms.decode_s(seen, s.kv_s)
         rate = level / (steps * step + stalling * gain)
-        company = np.minimum(queueing.together(rate * step, d), most)
+        if d.turns:
+            company = turns.company(found / steps, most, d.uncached_mean / s.chunk)
+        else:
+            company = np.minimum(queueing.together(rate * step, d), most)
         if not s.terms.plain:  # who arrives while other groups prefill does not wait for them
             company = np.where(s.terms.groups > 1.0, np.minimum(_of_stall(company, rate * service * gain, d), most), company)
         gain = batching_gain(s, d, company)
@@ -84,33 +87,41 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
     alone = waiting.alone(rate * step, d)
     more = added_s(s, d, company, effective, waiting.crowd(rate * step, d))
     w = Work(effective, more, company, s.prefill_cv2, s.prefill_third, s.left_s)
-    first = waiting.first_token(w, d, rate, busy, step, s.request_s, waiting.wait(w, busy, alone, d, level))
+    free = np.maximum(1.0 - busy, 1e-9)
+    if d.turns:
+        turn = turns.stalling(w, d, tokens, level, step, busy, s.request_s)
+        # Who ends while all stand still has begun so in the first turn.
+        first, during, arrived, free = turn.first, rate * turn.marching, found / steps, 1.0 - turn.marching * busy
+    else:
+        first = waiting.first_token(w, d, rate, busy, step, s.request_s, waiting.wait(w, busy, alone, d, level))
+        # Where work waits elsewhere for a slot none comes during a stall, for none ends then.
+        during, arrived = (rate, rate * step) if d.own else (np.zeros_like(rate), rate * step / free)
     if not s.prefill_edges_s.shape[1]:
         return without_edges(tokens, **means, **first)
-    # Prompts that arrive during the stall prolong it: a busy period of the queue, begun by those that came in one step. In a
-    # closed loop none comes during a stall, for none ends then.
-    free = np.maximum(1.0 - busy, 1e-9)
-    during = rate if d.own else np.zeros_like(rate)
-    arrived = rate * step if d.own else rate * step / free
-    stalled = arrivals.some_within(arrived, d.arrival_cv2)
-    if not arrivals.poisson(d.arrival_cv2):  # who finds prompts being computed begins no stall
-        stalled = stalled * (1.0 - waiting.interrupting(busy, first["delayed"], alone)) / free
-    share = stalled * found / np.maximum(level, 1e-300)
-    if d.own:  # whoever has just begun to decode is stalled at once by those who came meanwhile
-        share = share + (1.0 - arrivals.none_after_one(rate * effective, d.arrival_cv2)) / steps
-    share = np.minimum(share, 1.0)
+    # Prompts that arrive during the stall prolong it: a busy period of the queue, begun by those that came in one step.
     edges = s.prefill_edges_s
     own = bins(edges)
     middle = during[:, None] * own
-    quiet = during * effective + arrived / 2.0
-    hazard = -np.log(np.maximum(arrivals.none_after_one(quiet, d.arrival_cv2), 1e-12)) / np.maximum(quiet, 1e-12)
-    joined = -np.expm1(-hazard[:, None] * (middle + arrived[:, None] / 2.0))
+    if d.turns:
+        share, joined = turn.stalls, np.broadcast_to(turn.several[:, None], middle.shape)
+    else:
+        stalled = arrivals.some_within(arrived, d.arrival_cv2)
+        if not arrivals.poisson(d.arrival_cv2):  # who finds prompts being computed begins no stall
+            stalled = stalled * (1.0 - waiting.interrupting(busy, first["delayed"], alone)) / free
+        share = stalled * found / np.maximum(level, 1e-300)
+        if d.own:  # whoever has just begun to decode is stalled at once by those who came meanwhile
+            share = share + (1.0 - arrivals.none_after_one(rate * effective, d.arrival_cv2)) / steps
+        share = np.minimum(share, 1.0)
+        quiet = during * effective + arrived / 2.0
+        hazard = -np.log(np.maximum(arrivals.none_after_one(quiet, d.arrival_cv2), 1e-12)) / np.maximum(quiet, 1e-12)
+        joined = -np.expm1(-hazard[:, None] * (middle + arrived[:, None] / 2.0))
     number = (queueing.together(arrived, d) - 1.0)[:, None] + middle
     # The others of a stall take what all prompts take, shared out among all stalls, beyond one prompt alone.
     others_s = np.maximum(found * effective / (steps * np.maximum(share, 1e-300)) - own @ WIDTHS, 0.0)
-    brings = free if d.own else np.ones_like(free)
+    brings = free if d.turns or d.own else np.ones_like(free)
     number = number * (others_s * brings / (effective * np.maximum(number @ WIDTHS, 1e-12)))[:, None]
-    deviation = queueing.number_std(s, d, level, seen - level, step)
+    # Of a closed loop those run who do not wait, a Poisson number.
+    deviation = np.sqrt(found / steps) if d.turns else queueing.number_std(s, d, level, seen - level, step)
     return Point(
         **means,
         **first,

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from servegen.service import arrivals, fill, queueing, waiting
+from servegen.service import arrivals, fill, queueing, turns, waiting
 from servegen.service.burst import burst
 from servegen.service.demand import Demand
 from servegen.service.point import Point, of_rate, without_edges
@@ -96,7 +96,8 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         step, base = s.terms.decode_s(seen, s.kv_s), decoding_s(seen)
         room = np.maximum(s.chunk - seen, 1.0)
         whole = d.uncached_mean / room
-        begin = fill.gathered(rate * step, rate * np.maximum(longer, step), d) if turn else np.ones_like(level)
+        came = (running / d.gaps,) * 2 if d.turns else (rate * step, rate * np.maximum(longer, step))
+        begin = fill.gathered(*came, d) if turn else np.ones_like(level)
         parts = d.uncached_nodes / room[:, None]
         if turn in (0, ROUNDS - 2):
             rounded = fill.empty(d, seen, room)
@@ -118,7 +119,9 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         share = np.minimum(steps * found / d.gaps, 1.0)
         rate = running / (d.gaps * (step + share * (longer - step)))
         work = least * (holding(base, seen, d.uncached_mean / least) + uneven * (whole < 1.0))
-        busy = np.minimum(rate * work, 1.0)
+        # Requests of a closed loop come by steps, and so the slower while prompts are computed.
+        inside = found / d.gaps if d.turns else rate * longer
+        busy = np.minimum(inside * least if d.turns else rate * work, 1.0)
         cv2, third = _moments(s, d, whole, work)
         if d.own and turn < ROUNDS - 1:
             w = Work(work, work * np.minimum(whole / steps, 1.0), 1.0 / least, cv2, third, zero)
@@ -126,8 +129,8 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
             waits_s = delayed * wait
         # Who leaves leaves nobody behind as often as who comes finds nobody; before the last step there were fewer by those who
         # came while it ran.
-        alone_behind = 1.0 - arrivals.waits(np.minimum(rate * steps * longer, 1.0), d.arrival_cv2, cv2)
-        nobody = arrivals.none_after_one(rate * longer, d.arrival_cv2)
+        alone_behind = 1.0 - arrivals.waits(np.minimum(steps * inside, 1.0), d.arrival_cv2, cv2)
+        nobody = arrivals.none_after_one(inside, d.arrival_cv2)
         followed = 1.0 - np.minimum(alone_behind / np.maximum(nobody, 1e-12), 1.0)
     if s.rates_only:
         return of_rate(running, rate)
@@ -154,11 +157,15 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
     then = filled * holding(base, seen, (together + crowd) / filled * d.uncached_mean)
     more = np.where(whole < 1.0, np.minimum((then + uneven - together * work) / crowd, work), work)
     w = Work(work, more, together, cv2, third, (full - step) * np.maximum(1.0 - whole, 0.5))
-    delayed, wait = _modulated(s, d, w, rate, number, room, running, waiting.alone(rate * step, d))
-    if d.open_loop:
-        least_wait = _by_token(rate, whole * full, cv2, busy * longer * (1.0 - 1.0 / together))
-        wait = np.maximum(wait, least_wait / np.maximum(delayed, 1e-12))
-    means |= waiting.first_token(w, d, rate, busy, step, s.request_s, (delayed, wait))
+    if d.turns:  # the more decode the fewer wait
+        means |= turns.queued(w, d, running, rate, busy, (step, longer, share), waiting.alone(rate * step, d))
+        means["const_s"] = means["const_s"] + s.request_s
+    else:
+        delayed, wait = _modulated(s, d, w, rate, number, room, running, waiting.alone(rate * step, d))
+        if d.open_loop:
+            least_wait = _by_token(rate, whole * full, cv2, busy * longer * (1.0 - 1.0 / together))
+            wait = np.maximum(wait, least_wait / np.maximum(delayed, 1e-12))
+        means |= waiting.first_token(w, d, rate, busy, step, s.request_s, (delayed, wait))
     if not s.prefill_edges_s.shape[1]:
         return without_edges(tokens_together, **means)
     varied = queueing.spread(s, d, seen, number, step)

@@ -95,7 +95,7 @@ def at_replica(d: Demand, replicas: Array, evened: Mask) -> Demand:
     That holds for the servers of a split, whose requests in flight are those that wait. A replica that serves holds many more
     than wait for it, and a draw between such is halfway between turns and chance, by replays of both.
     """
-    if not d.open_loop:
+    if not d.open_loop and not evened.any():
         return d
     least = np.where(evened, 0.0, 1.0)
     arrival, queue = (least + (cv2 - least) / replicas for cv2 in (d.arrival_cv2, d.queue_cv2))

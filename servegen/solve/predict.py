@@ -46,7 +46,8 @@ def role_points(problem: Problem, roles: Sequence[RoleChoice], routed: bool = Tr
         kind = problem.load_kind if some[0].role == "serve" else "rate"
         target = np.array([r.load for r in some])
         level = size.level_at(DISCIPLINES[name], srv, d, kind, target, cap, problem.think_s)
-        level = np.where(target >= np.array([r.sustained for r in some]), cap, level)
+        if kind == "rate":  # else a replica at its most may hold more requests than it has slots
+            level = np.where(target >= np.array([r.sustained for r in some]), cap, level)
         both = DISCIPLINES[name](srv, d, level)
         if name in BATCHING and problem.open_loop and not problem.saturate and not problem.bounded_start:  # else slots are free
             limit, one = np.array([float(r.batch_limit) for r in some]), np.ones(len(some))

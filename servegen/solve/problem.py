@@ -122,5 +122,5 @@ class Problem:
         """
         if self.load_kind != "concurrency" or self.replicas != "any":
             return (self,)
-        among = dataclasses.replace(self.demand, queue_cv2=1.0, own=1.0)
+        among = dataclasses.replace(self.demand, own=1.0, turns=False)
         return dataclasses.replace(self, replicas="one"), dataclasses.replace(self, replicas="several", demand=among)

@@ -163,7 +163,7 @@ def by_replicas(problem: Problem) -> list[Problem]:
     """A stated concurrency as one replica has it, and as each of several does, who are sent strangers at random."""
     if problem.load_kind != "concurrency":
         return [problem]
-    random = dataclasses.replace(problem.demand, queue_cv2=1.0, own=1.0)
+    random = dataclasses.replace(problem.demand, own=1.0, turns=False)
     return [dataclasses.replace(problem, replicas="one"), dataclasses.replace(problem, replicas="several", demand=random)]
 
 

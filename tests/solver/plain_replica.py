@@ -12,6 +12,7 @@ from tests.solver.plain_seen import Seen, Stall
 from tests.solver.plain_step import Round, Step
 from tests.solver.plain_traffic import EDGES, WIDTHS, Traffic, company, none_after, some_in, waiting
 from tests.solver.plain_traffic import rest as rest_of
+from tests.solver.plain_turns import in_a_stall, queued, stalling
 from tests.solver.plain_wait import Work, crowd, first_token, interrupting, wait
 
 
@@ -140,6 +141,8 @@ class Replica:
             step_s = self.decode(seen)
             rate = n / (steps * step_s + found * self.prefill * gain)
             prompts = min(self.at_once(rate * step_s), most)
+            if t.turns:
+                prompts = in_a_stall(n / steps, most, t.new_mean / self.chunk)
             if self.step.groups > 1:  # other groups prefill meanwhile
                 later = rate * self.prefill * gain
                 none = none_after(later, t.arrival_cv2)
@@ -150,29 +153,36 @@ class Replica:
         rate = n / (steps * step_s + found * each)
         busy = min(rate * each, 1.0)
         more = self.added(each, prompts, crowd(rate * step_s, t))
-        rest, delayed, mean_wait, wait_cv2 = self.first(busy, each, step_s, n, prompts, more)
-        free = max(1 - busy, 1e-9)
-        during, arrived = (rate, rate * step_s) if t.own else (0.0, rate * step_s / free)
+        free, start = max(1 - busy, 1e-9), 0.0
+        if not t.turns:
+            rest, delayed, mean_wait, wait_cv2 = self.first(busy, each, step_s, n, prompts, more)
+            march = 1.0 if t.own else 0.0
+        else:
+            w = Work(each, more, prompts, self.cv2, self.third, self.left)
+            turn = stalling(w, t, self.tokens, self.burst[1] if self.burst else 0.0, n, step_s, busy)
+            rest, delayed, mean_wait, wait_cv2 = 0.0, turn.delayed, turn.wait, turn.wait_cv2
+            start, march = turn.certain, turn.march
+        during, arrived = rate * march, rate * step_s if t.own else rate * step_s / free
         stalled = some_in(arrived, t.arrival_cv2)
         if t.arrival_cv2 != 1.0:
             stalled *= (1 - interrupting(busy, delayed, rate * step_s, t)) / free
         share = stalled * found / n
         if t.own:  # those who have just begun
             share += (1 - none_after(rate * each, t.arrival_cv2)) / steps
-        share = min(share, 1.0)
+        share = turn.stalls if t.turns else min(share, 1.0)
         quiet = during * each + arrived / 2
         hazard = -math.log(max(none_after(quiet, t.arrival_cv2), 1e-12)) / max(quiet, 1e-12)
         bins = [(a, b, w, during * (a + b) / 2) for a, b, w in zip(self.edges, self.edges[1:], WIDTHS, strict=False)]
         others = max(found * each / (steps * share) - sum(w * (a + b) / 2 for a, b, w, _ in bins), 0.0)
-        brings = free if t.own else 1.0
+        brings = free if t.own else 1.0 - march * busy
         scale = others * brings / (each * max(sum(w * (self.at_once(arrived) - 1 + m) for *_, w, m in bins), 1e-12))
         stalls = []
         for a, b, w, middle in bins:
-            joined = -math.expm1(-hazard * (middle + arrived / 2))
+            joined = -math.expm1(-hazard * (middle + arrived / 2)) if not t.turns else turn.several
             stalls.append(self.joining(a, b, w, (self.at_once(arrived) - 1 + middle) * scale, joined, brings, each, more))
         return Seen(
             rate=rate,
-            start=self.request,
+            start=self.request + start,
             rest=rest,
             delayed=delayed,
             wait=mean_wait,
@@ -180,7 +190,7 @@ class Replica:
             service=[a + b for a, b in zip(self.edges, self.later, strict=True)],
             service_mean=self.prefill + self.later_mean,
             gap=step_s,
-            gap_spread=self.spread(seen, self.number_sd(n, seen - n, step_s)),
+            gap_spread=self.spread(seen, math.sqrt(n / steps) if t.turns else self.number_sd(n, seen - n, step_s)),
             stalled=share,
             stalls=stalls,
             longest=math.inf,
@@ -207,7 +217,8 @@ class Replica:
             step_s = self.decode(seen)
             room = max(self.chunk - seen, 1.0)
             whole = t.new_mean / room
-            begin = self.begin(rate * step_s, rate * max(longer, step_s)) if turn else 1.0
+            came = (n / t.gaps, n / t.gaps) if t.turns else (rate * step_s, rate * max(longer, step_s))
+            begin = self.begin(*came) if turn else 1.0
             if turn in (0, 2):
                 empty = plain_fill.empty(t, seen, room)
             alone = [max(v / room + e, 1.0) for v, e in zip(t.new_bins, empty, strict=True)]
@@ -228,13 +239,14 @@ class Replica:
             share = min(steps * found / t.gaps, 1.0)
             rate = n / (t.gaps * (step_s + share * (longer - step_s)))
             work = least * (holding(t.new_mean / least) + (uneven if whole < 1 else 0.0))
-            busy = min(rate * work, 1.0)
+            inside = n / t.gaps if t.turns else rate * longer  # who comes in a step with prompts
+            busy = min(inside * least if t.turns else rate * work, 1.0)
             cv2, third = self.moments(whole, work)
             if t.own and turn < 3:
                 w = Work(work, work * min(whole / steps, 1.0), 1 / least, cv2, third, 0.0)
                 waits = math.prod(wait(w, busy, rate * step_s, t, n))
-            behind = waiting(min(rate * steps * longer, 1.0), c, cv2)
-            followed = 1 - min((1 - behind) / max(none_after(rate * longer, c), 1e-12), 1.0)
+            behind = waiting(min(steps * inside, 1.0), c, cv2)
+            followed = 1 - min((1 - behind) / max(none_after(inside, c), 1e-12), 1.0)
 
         def computed(tokens: float, attention: float, number: float) -> float:
             """Seconds of a prompt alone: full steps, and what is left."""
@@ -248,19 +260,17 @@ class Replica:
         then = filled * holding((shared + extra) / filled * t.new_mean) + uneven
         more = min((then - shared * work) / extra, work) if whole < 1 else work
         w = Work(work, more, shared, cv2, third, (full - step_s) * max(1 - whole, 0.5))
-        total = 0.0
-        for side in (-1.0, 1.0):
-            left = max(room - side * number, 1.0)
-            slow = work * (room / left) + t.new_mean / left * (s.each + s.read * t.held + s.wire) * side * number
-            then_w = Work(slow, more / work * slow, shared, cv2, third, w.left)
-            delayed, waits = wait(then_w, min(max(rate * slow, 1e-9), 1 - 1e-6), rate * step_s, t, n)
-            total += delayed * waits / 2
-        delayed = min(total / max(waits, 1e-12), delayed)
-        if t.open_loop:  # by tokens where several share full steps, and the rest of a step
-            load = min(rate * whole * full, 1 - 1e-6)
-            tokens = load * whole * full * (1 + cv2) / (2 * (1 - load))
-            waits = max(waits, (busy * longer * (1 - 1 / shared) / 2 + tokens) / max(delayed, 1e-12))
-        rest, delayed, waits, wait_cv2 = first_token(w, t, rate, busy, step_s, (delayed, waits))
+        start = 0.0
+        if t.turns:
+            start, delayed, waits, wait_cv2 = queued(w, t, n, rate, busy, (step_s, longer, share), rate * step_s)
+            rest = 0.0
+        else:
+            delayed, waits = self._sides(w, rate, number, room, n, step_s)
+            if t.open_loop:  # by tokens where several share full steps, and the rest of a step
+                load = min(rate * whole * full, 1 - 1e-6)
+                tokens = load * whole * full * (1 + cv2) / (2 * (1 - load))
+                waits = max(waits, (busy * longer * (1 - 1 / shared) / 2 + tokens) / max(delayed, 1e-12))
+            rest, delayed, waits, wait_cv2 = first_token(w, t, rate, busy, step_s, (delayed, waits))
         spread, skew = self.spread(seen, number)
         between = [empty[0], *((a + b) / 2 for a, b in itertools.pairwise(empty)), empty[-1]]
         prompts = zip(t.new, (s.attention(v, w) for v, w in zip(t.new, t.whole, strict=True)), between, strict=True)
@@ -269,7 +279,7 @@ class Replica:
         times = [holding(a) - step_s for a, _, _ in fills]
         return Seen(
             rate=rate,
-            start=self.request,
+            start=self.request + start,
             rest=rest,
             delayed=delayed,
             wait=waits,
@@ -300,6 +310,17 @@ class Replica:
         deviation = math.sqrt(t.new_cv2) + max(math.sqrt(self.cv2) - math.sqrt(t.new_cv2), 0.0) * share
         third = t.new_third + max(self.third - t.new_third, 0.0) * share
         return packed * deviation**2 + (1 - packed) * self.cv2, packed * third + (1 - packed) * self.third
+
+    def _sides(self, w: Work, rate: float, number: float, room: float, n: float, step_s: float) -> tuple[float, float]:
+        """Chance and mean of a wait for mixed steps, with fewer and with more sequences running."""
+        s, t, total = self.step, self.load, 0.0
+        for side in (-1.0, 1.0):
+            left = max(room - side * number, 1.0)
+            slow = w.each * (room / left) + t.new_mean / left * (s.each + s.read * t.held + s.wire) * side * number
+            then = Work(slow, w.more / w.each * slow, w.prompts, w.cv2, w.third, w.left)
+            delayed, waits = wait(then, min(max(rate * slow, 1e-9), 1 - 1e-6), rate * step_s, t, n)
+            total += delayed * waits / 2
+        return min(total / max(waits, 1e-12), delayed), waits
 
     def _mixed_stalls(
         self, fills: list[tuple[float, float, float]], outside: float, full: float, spread: float, times: list[float]

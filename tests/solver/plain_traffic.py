@@ -31,6 +31,7 @@ class Traffic:
     new_third: float
     outputs: list[float]
     output_mean: float
+    output_sd: float
     output_bins: list[float]
     gaps: float
     held: float
@@ -39,6 +40,7 @@ class Traffic:
     queue_cv2: float
     overlap: float
     own: float
+    turns: bool
     open_loop: bool
     age_sd: float  # of what a running request has put out
     longest: list[tuple[float, float, float]]  # of a batch: the log of its size, the mean and the variation of the longest output
@@ -68,6 +70,7 @@ def traffic(problem: Problem) -> Traffic:
         float(d.uncached_third),
         [float(v) for v in d.osl_edges],
         float(d.osl_mean),
+        statistics.pstdev(some),
         [float(v) for v in d.osl_nodes],
         float(d.gaps),
         float(d.held_mean),
@@ -76,6 +79,7 @@ def traffic(problem: Problem) -> Traffic:
         float(d.queue_cv2),
         float(d.overlap),
         float(d.own),
+        bool(d.turns),
         bool(d.open_loop),
         math.sqrt(max(moments[2] / (3 * moments[0]) - (moments[1] / (2 * moments[0])) ** 2, 0.0)),
         [_longest(problem, 2**i) for i in range(11)],

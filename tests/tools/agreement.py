@@ -157,8 +157,16 @@ CAUSES: dict[str, str] = {
     "the closed form takes the rest of a prompt's last step as lost",
     "vllm 8B a100-sxm-80gbx1 short 300ms/30ms u0.85 cv1 full pool": "most of the stalled gaps (27 %) are one step of the host's; "
     "the p95 lies where longer ones begin, of which a few per cent too many are predicted (mean and median are right)",
-    "sglang prompts first 8B h100x1 chat 1s/60ms u0.85 cv1 concurrency: 24": "pessimistic: requests of a closed loop of 24 wait "
-    "for fewer than those of a stream (mean 11 % too long, median 5 %), and have not the tail of Poisson arrivals",
+    "sglang prompts first 8B h100x1 chat 1s/60ms u0.85 cv1 concurrency: 24": "optimistic: the p95 lies where prompts of one step "
+    "and of two meet (8.1 % of the gaps stall, five in eight of them longer), and lengths are taken as even between quartiles",
+    "sglang prompts first 8B l40sx1 narrow 8s/500ms u1 cv1 concurrency: 60": "pessimistic: stalls of several prompts are "
+    "predicted for 5.2 % of the gaps, and replayed for fewer than the 5 % at which the p95 jumps to them (mean 1 % long)",
+    "sglang prompts first 32B h200x2 steps 8s/900ms u1 cv1 concurrency: 40 tp: [2]": "pessimistic: prompts are of three lengths, "
+    "and the p95 lies in between those of two of them, where lengths are taken as even (mean 2 % long)",
+    "sglang 8B h100x8 fixed 1s/30ms u0.85 cv1 concurrency: 200 topology: disaggregated": "optimistic in the tail (mean 2 % "
+    "short): a draw of two of four servers is taken for turns, in which prompts of one length hardly ever meet",
+    "sglang 32B h100x8 code 2s/40ms u0.85 cv1 concurrency: 16 topology: disaggregated": "pessimistic: of 16 requests over six "
+    "servers fewer can be behind a long prompt than of a stream, and the draw of two avoids it (mean 10 % long)",
     "sglang 70B h100x8 chat 1s/50ms u0.85 cv1 concurrency: 48": "pessimistic: each of four replicas is sent a part of 48 "
     "requests in flight, which varies less than what strangers send (mean 13 % too long, median 10 %)",
     "sglang 12B a100-sxm-80gbx4 fixed 1s/50ms u0.85 cv1 concurrency: 90": "pessimistic in the tail only (mean 2 % too long): two "

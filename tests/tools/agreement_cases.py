@@ -29,6 +29,7 @@ LENGTHS = {
     "fixed": "isl: 1024, osl: 256",
     "steps": "isl: {histogram: [[256, 5], [2048, 4], [8192, 1]]}, osl: {histogram: [[64, 3], [512, 4], [1024, 1]]}",
     "code": "isl: {mean: 2000, p95: 6000}, osl: {mean: 40, p95: 120}",
+    "narrow": "isl: {mean: 1024, p95: 1130}, osl: {mean: 256, p95: 282}",
     "even": "isl: {mean: 700, p95: 800}, osl: {mean: 300, p95: 340}",
     "rag": "isl: {mean: 3500, p95: 7000}, osl: {mean: 150, p95: 350}",
     "think": "isl: {mean: 300, p95: 900}, osl: {mean: 3000, p95: 8000}",
@@ -100,6 +101,7 @@ class Case:
 
 
 SPLIT = "topology: disaggregated"
+ONE_OF_TWO = "tp: [2]"
 USERS = "users: {active: 220, thinkTime: 20s}"
 #: Requests in flight that several replicas share, as a Service deals them out.
 AMONG: tuple[Case, ...] = (
@@ -148,6 +150,34 @@ BURSTS: tuple[Case, ...] = (
     Case("vllm", "32B", "h100", 2, "chat", "1s", "50ms", 0.6, 3.0),
     Case("sglang", "27B", "h200", 2, "even", "1s", "40ms", 0.8, 4.0),
     Case("sglang prompts first", "oss120B", "h200", 2, "think", "1s", "60ms", 0.7, 2.0),
+)  # fmt: skip
+#: Closed loops: all requests in flight in one replica, or before a split.
+LOOPS: tuple[Case, ...] = (
+    Case("sglang prompts first", "8B", "l40s", 1, "chat", "8s", "500ms", 1.0, 1.0, "concurrency: 60"),
+    Case("sglang prompts first", "8B", "l40s", 1, "narrow", "8s", "500ms", 1.0, 1.0, "concurrency: 60"),
+    Case("sglang prompts first", "8B", "l40s", 1, "fixed", "8s", "500ms", 1.0, 1.0, "concurrency: 60"),
+    Case("sglang prompts first", "70B", "mi300x", 1, "chat", "8s", "900ms", 1.0, 1.0, "concurrency: 150"),
+    Case("sglang prompts first", "8B", "h100", 1, "short", "2s", "200ms", 1.0, 1.0, "concurrency: 128"),
+    Case("sglang prompts first", "oss20B", "h100", 1, "code", "8s", "900ms", 1.0, 1.0, "concurrency: 48"),
+    Case("sglang prompts first", "14B", "a100-sxm-80gb", 1, "rag", "8s", "900ms", 1.0, 1.0, "concurrency: 12"),
+    Case("sglang prompts first", "32B", "h200", 2, "steps", "8s", "900ms", 1.0, 1.0, "concurrency: 40", ONE_OF_TWO),
+    Case("sglang", "32B", "h200", 2, "long out", "8s", "200ms", 1.0, 1.0, "concurrency: 100", ONE_OF_TWO),
+    Case("vllm", "8B", "l40s", 1, "chat", "8s", "200ms", 1.0, 1.0, "concurrency: 60"),
+    Case("vllm", "8B", "l40s", 1, "narrow", "8s", "200ms", 1.0, 1.0, "concurrency: 60"),
+    Case("vllm", "8B", "l40s", 1, "fixed", "8s", "200ms", 1.0, 1.0, "concurrency: 60"),
+    Case("vllm", "8B", "h100", 1, "chat", "8s", "200ms", 1.0, 1.0, "concurrency: 120"),
+    Case("vllm", "14B", "a100-sxm-80gb", 1, "even", "8s", "200ms", 1.0, 1.0, "concurrency: 40"),
+    Case("vllm", "oss20B", "h100", 1, "code", "8s", "200ms", 1.0, 1.0, "concurrency: 48"),
+    Case("vllm", "24B", "h100", 2, "wide", "8s", "200ms", 1.0, 1.0, "concurrency: 16", ONE_OF_TWO),
+    Case("sglang", "8B", "h100", 8, "chat", "1s", "30ms", 0.85, 1.0, "concurrency: 200", SPLIT),
+    Case("sglang", "8B", "h100", 8, "fixed", "1s", "30ms", 0.85, 1.0, "concurrency: 200", SPLIT),
+    Case("sglang", "32B", "h200", 8, "long out", "2s", "30ms", 0.85, 1.0, "concurrency: 100", SPLIT),
+    Case("sglang", "32B", "h100", 8, "code", "2s", "40ms", 0.85, 1.0, "concurrency: 16", SPLIT),
+    Case("sglang", "14B", "l40s", 8, "chat", "2s", "80ms", 0.85, 1.0, "concurrency: 24", SPLIT),
+    Case("sglang", "oss120B", "h100", 8, "chat", "1s", "30ms", 0.85, 1.0, "concurrency: 120", SPLIT),
+    Case("sglang", "8B", "h100", 8, "chat", "1s", "30ms", 0.85, 1.0, "users: {active: 600, thinkTime: 10s}", SPLIT, 60_000),
+    Case("sglang", "70B", "h200", 16, "rag", "3s", "40ms", 0.85, 1.0, "users: {active: 180, thinkTime: 10s}", SPLIT, 60_000),
+    Case("sglang", "70B", "h100", 16, "chat", "1s", "40ms", 0.85, 1.0, "users: {active: 180, thinkTime: 10s}", SPLIT, 60_000),
 )  # fmt: skip
 CASES: tuple[Case, ...] = (
     # SGLang chooses between prompts first and mixed chunks; the cases that want prompts first leave it no choice.
@@ -225,4 +255,5 @@ CASES: tuple[Case, ...] = (
     *BURSTS,
     *AMONG,
     *FOUND,
+    *LOOPS,
 )  # fmt: skip
