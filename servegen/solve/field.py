@@ -99,6 +99,10 @@ class Field:
     def at(self, some: Index) -> Field:
         return dataclasses.replace(self, of=self.of[some], way=take(self.way, some))
 
+    def loaded(self, some: Index, load: Array) -> Field:
+        """Some of the ways, each at a ``load`` in requests/s, shape (some,)."""
+        return dataclasses.replace(self, of=self.of[some], way=dataclasses.replace(take(self.way, some), load=load))
+
     @property
     def starting(self) -> Loaded:
         pair = self.pairs[0]

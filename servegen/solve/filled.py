@@ -16,6 +16,7 @@ import numpy as np
 
 from servegen.record import record
 from servegen.service.size import Slo
+from servegen.solve.alike import begins
 from servegen.solve.candidate import least_of, place_of
 from servegen.solve.field import Chosen, Field, groups, on_time
 from servegen.solve.pair import Pair
@@ -24,6 +25,8 @@ from servegen.solve.ways import ANY, NEARLY, Needs, Ways, filling, headroom_of, 
 
 #: Steps of three digits below the most that a pool sustains, beyond which its servers are as good as idle: six decades.
 IDLE = 6 * 900
+#: Of more largest pairs of counts than twice as many about so many are looked at first.
+FEW = 16
 
 
 def filled(pairs: Sequence[Pair], bounds: Slo, late: Counter[str]) -> list[Chosen | None]:
@@ -112,15 +115,18 @@ def _asked(pair: Pair, place: int) -> Array:
 @record
 class Tops:
     """The largest pairs of counts of each prefill candidate of the field's pairs, at the ``place`` of the three digits that they
-    yield at the most; ``least`` is the place of what they are asked to yield. Shapes (rows,)."""
+    yield at the most; ``least`` is the place of what they are asked to yield. ``few`` are some of them that stand for their
+    neighbours, ``alone`` one of each candidate. Shapes (rows,)."""
 
     field: Field
     place: Index
     least: Index
+    few: Mask
+    alone: Mask
 
     @classmethod
     def of(cls, pairs: Sequence[Pair]) -> Tops:
-        ways, places, least = list[Ways](), [NONE], [NONE]
+        ways, places, least, few, alone = list[Ways](), [NONE], [NONE], [NONE > 0], [NONE > 0]
         for pair in pairs:
             rate_p, rate_d = pair.rates
             most = pair.problem.utilization * np.minimum(pair.front.x * rate_p, pair.front.y * float(rate_d.max()))
@@ -130,32 +136,49 @@ class Tops:
             place = place_of(output)
             places.append(place - (least_of(place) > output))
             least.append(np.where(load > 0.0, place_of(np.maximum(load, 1e-9) * pair.problem.demand.osl_mean), 0))
+            few.append(k % max(len(pair.front.x) // FEW, 1) == 0)
+            alone.append(begins(i))
             ways.append(Ways(i, np.full_like(i, ANY), x, y, load, nothing, nothing, nothing, x, y))
-        return cls(Field.join(pairs, ways), np.concatenate(places), np.concatenate(least))
+        field = Field.join(pairs, ways)
+        return cls(field, np.concatenate(places), np.concatenate(least), np.concatenate(few), np.concatenate(alone))
 
     def most(self, bounds: Slo, late: Counter[str]) -> Index:
-        """The highest place at whose load some way of a pair is on time, -1 where none is: below the most that it sustains in
-        ever larger steps until one is, and then between."""
+        """The highest place at whose load some way of a pair is on time, -1 where none is: first of few ways, then of the others
+        that yield more."""
+        alive, none = self._idle(bounds, late), np.full(len(self.field.pairs), -1)
+        found = self._highest(alive & self.few, none, bounds, late)
+        return found if self.few.all() else self._highest(alive, found, bounds, late)
+
+    def _idle(self, bounds: Slo, late: Counter[str]) -> Mask:
+        """The ways of candidates that are on time when idle, which is the same of any counts."""
+        rows = np.flatnonzero(self.alone)
+        idle = np.maximum(self.place[rows] - IDLE, 1)
+        fine = self.field.loaded(rows, least_of(idle) / self._answer).on_time(bounds, late)
+        return np.asarray(np.repeat(fine, np.diff(rows, append=len(self.place))))
+
+    @property
+    def _answer(self) -> float:
+        return self.field.problem.demand.osl_mean
+
+    def _highest(self, alive: Mask, found: Index, bounds: Slo, late: Counter[str]) -> Index:
+        """The highest place at which one of the ``alive`` is on time, where it is above what is ``found``, -1 being nothing: in
+        ever larger steps from there up, or from the most that they sustain down, and then between."""
         of, pairs = self.field.of, len(self.field.pairs)
         high, low = np.zeros(pairs, dtype=np.int64), np.full(pairs, np.iinfo(np.int64).max)
-        np.maximum.at(high, of, self.place + 1)
-        np.minimum.at(low, of, self.least)
-        low = np.minimum(np.maximum(low, high - IDLE), high)
-        found, alive, step = np.full(pairs, -1), np.ones(len(of), dtype=bool), 1
+        np.maximum.at(high, of[alive], self.place[alive] + 1)
+        np.minimum.at(low, of[alive], self.least[alive])
+        low, alive, step = np.minimum(np.maximum(low, high - IDLE), high), alive.copy(), 1
         while (open_ := np.where(found < 0, high > low, high - found > 1)).any():
-            place = np.where(found < 0, np.maximum(high - step, low), (found + high) // 2)
+            up = found + np.minimum(step, (high - found) // 2)
+            place = np.where(found < 0, np.maximum(high - step, low), up)
             rows = np.flatnonzero(alive & open_[of] & (self.place >= place[of]))
-            fine = self._on_time(rows, place[of[rows]], bounds, late)
+            load = np.maximum(least_of(place[of[rows]]) / self._answer, self.field.way.load[rows])
+            fine = self.field.loaded(rows, load).on_time(bounds, late)
             good = np.zeros(pairs, dtype=bool)
             good[of[rows[fine]]] = True
+            # What is late where others are on time yields less.
             alive &= ~good[of]
             alive[rows[fine]] = True
             found, high = np.where(good, place, found), np.where(open_ & ~good, place, high)
             step *= 2
         return found
-
-    def _on_time(self, rows: Index, place: Index, bounds: Slo, late: Counter[str]) -> Mask:
-        """Which of ``rows`` are on time with yields whose digits stand at ``place``."""
-        some = self.field.at(rows)
-        load = np.maximum(least_of(place) / some.problem.demand.osl_mean, some.way.load)
-        return dataclasses.replace(some, way=dataclasses.replace(some.way, load=load)).on_time(bounds, late)

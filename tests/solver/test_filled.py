@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servegen.service.size import Slo
+from servegen.solve import filled
 from servegen.solve.candidate import least_of, place_of, three_digits
-from servegen.solve.field import Field
 from servegen.solve.filled import Tops
 from servegen.solve.problem import Problem
 from servegen.solve.search import search, solve
@@ -111,8 +111,10 @@ def tight() -> Problem:
     )
 
 
-def test_the_most_that_is_on_time_is_yielded_and_no_more() -> None:
+@pytest.mark.parametrize("few", [1, 100])
+def test_the_most_that_is_on_time_is_yielded_and_no_more(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
     """Of every largest pair of counts some load with the digits of the best yield is on time, and none of higher ones."""
+    monkeypatch.setattr(filled, "FEW", few)
     question = tight()
     whole, pairs = joining(question.slo), pairs_of(question)
     tops = Tops.of(pairs)
@@ -123,15 +125,10 @@ def test_the_most_that_is_on_time_is_yielded_and_no_more() -> None:
         for place in range(int(most[k]), int(most[k]) + 12):
             able = rows[tops.place[rows] >= place]
             load = np.full(len(able), float(least_of(np.array(place))) / question.demand.osl_mean)
-            loaded = dataclasses.replace(field, of=field.of[able], way=_at(field, able, load))
-            fine = loaded.on_time(whole, Counter()).any() if len(able) else False
+            fine = field.loaded(able, load).on_time(whole, Counter()).any() if len(able) else False
             assert fine == (place == most[k])
         limited += int(tops.place[rows].max() > most[k])
     assert limited > 1
-
-
-def _at(field: Field, rows: np.ndarray, load: np.ndarray) -> object:  # type: ignore[type-arg]
-    return dataclasses.replace(field.at(rows).way, load=load)
 
 
 def test_a_plan_of_a_full_pool_is_on_time_below_what_it_sustains() -> None:
