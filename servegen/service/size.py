@@ -70,6 +70,11 @@ class Slo:
     attainment: float
     jointly: tuple[Bound, ...]
 
+    @property
+    def any(self) -> bool:
+        """Whether something is bounded."""
+        return bool(self.bounds) or not np.isnan(self.attainment)
+
     def touches(self, metrics: frozenset[str]) -> Slo:
         """Only the bounds on these metrics (a role of a split answers for its own)."""
         kept = tuple(b for b in self.bounds if b.metric in metrics)
@@ -203,7 +208,7 @@ def largest_level(
     A bound that is broken at some load and kept at a higher one (a prompt waits for others, and shares its step with them) counts
     from the lowest edge of :data:`FIRST` that breaks it.
     """
-    if not slo.bounds and np.isnan(slo.attainment):
+    if not slo.any:
         return high, {}
     first = FIRST_STATIC if discipline is static else FIRST
     low_t = np.log(np.maximum(np.minimum(IDLE, high), 1e-12))

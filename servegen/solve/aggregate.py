@@ -69,8 +69,10 @@ def aggregated(
     if no_power(problem, kind, rejected):
         return None, []
     *others, last = problem.by_replicas
-    out = [sized(part, frame, Counter()) for part in others for frame in frames(part, engine, kind, Counter())[1]]
     rows, found = frames(last, engine, kind, rejected)
+    if rows is None:
+        return None, []
+    out = [sized(part, frame, Counter()) for part in others for frame in frames(part, engine, kind, Counter(), rows)[1]]
     return rows, [*out, *(sized(last, frame, rejected) for frame in found)]
 
 
@@ -173,10 +175,10 @@ def _most_replicas(problem: Problem, kind: Kind, each: Array) -> Array:
 
 def _replicas(problem: Problem, carried: Array, most: Array) -> Array:
     """Replicas that carry the load at the utilisation; all that there are when yield or latency is the objective."""
-    if problem.saturate or problem.objective == "throughput":
+    if problem.full:
         return np.broadcast_to(most, carried.shape).astype(np.float64)
     need = np.ceil(problem.load / np.maximum(problem.utilization * carried, 1e-12) - 1e-9)
-    need = np.maximum(need, 2.0 if problem.replicas == "several" else 1.0)
+    need = np.maximum(need, float(problem.least_replicas))
     if problem.objective != "latency":
         return need
     useful = most if problem.open_loop else np.minimum(most, np.ceil(problem.load))
@@ -187,7 +189,7 @@ def _enough(problem: Problem, carried: Carried, most: Array) -> tuple[Array, Mas
     """Replicas of each candidate, shape (rows, limits), and whether the pool holds as many and they carry the load; of those
     that are known."""
     replicas = np.where(carried.known, _replicas(problem, carried.load, most), 0.0)
-    held = carried.known & (replicas >= (2 if problem.replicas == "several" else 1)) & (replicas <= most)
+    held = carried.known & (replicas >= problem.least_replicas) & (replicas <= most)
     return replicas, held & (problem.saturate | (replicas * problem.utilization * carried.load >= problem.load * (1 - 1e-9)))
 
 
@@ -195,7 +197,7 @@ def _best_of_each(problem: Problem, carried: Carried, most: Array, replicas: Arr
     """The best (chunk, batch limit) of every configuration."""
     block, load, rate, level = carried.block, carried.load, carried.rate, carried.level
     kind, chunks, width = block.kind, len(chunks_for(problem)), level.shape[1]
-    full = problem.saturate or problem.objective == "throughput"
+    full = problem.full
     each = kind.facts.tdp_w if problem.objective == "energy" else kind.plan.price_per_hour
     latencies = _latency_keys(problem, block, enough, replicas, load, level) if problem.objective == "latency" else ()
 
@@ -250,8 +252,7 @@ def _best_of_each(problem: Problem, carried: Carried, most: Array, replicas: Arr
 
 def _output(problem: Problem, replicas: Array, carried: Array, rate: Array) -> Array:
     """Output tokens/s of so many replicas, each of which carries so much at ``rate`` requests/s."""
-    full = problem.saturate or problem.objective == "throughput"
-    share = problem.utilization if full else problem.load / np.maximum(replicas * carried, 1e-300)
+    share = problem.utilization if problem.full else problem.load / np.maximum(replicas * carried, 1e-300)
     return np.asarray(replicas * rate * share * problem.demand.osl_mean)
 
 

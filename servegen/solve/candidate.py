@@ -18,6 +18,7 @@ from servegen.solve.problem import EngineOption, Kind, Problem
 from servegen.solve.space import Rows, Shape, budget_of, shape_of
 
 Array = NDArray[np.float64]
+Index = NDArray[np.int64]
 
 #: Powers of ten, and by what numbers from there on are multiplied and divided to have three digits before the point: powers that
 #: are exact, so that what comes of three digits is the number nearest to them.
@@ -192,7 +193,7 @@ class Candidate:
             max(r.tp for r in self.roles),
             problem.allowed_weights.index(c.weights),
             problem.allowed_kv.index(c.kv),
-            -float(f"{self.headroom:.3g}"),
+            -float(three_digits(np.array(self.headroom))),
             len(self.roles),
             c.drafted,
             ByName(self),
@@ -236,6 +237,21 @@ def three_digits(values: Array) -> Array:
     decade = np.searchsorted(DECADES, safe, side="right") - 1
     up, down = UP[decade], DOWN[decade]
     return np.where(told, np.round(safe * up / down) / up * down, values)
+
+
+def place_of(values: Array) -> Index:
+    """Where the three digits of ``values``, which are within :data:`DECADES`, stand among all three digits, ascending."""
+    told = three_digits(values)
+    decade = np.searchsorted(DECADES, told, side="right") - 1
+    return (900 * decade + np.round(told * UP[decade] / DOWN[decade]) - 100).astype(np.int64)
+
+
+def least_of(place: Index) -> Array:
+    """About the least number whose three digits stand there: halfway from those before."""
+    below, above = (
+        (100 + at % 900) / UP[at // 900] * DOWN[at // 900] for at in (np.asarray(place, dtype=np.int64) - 1, np.asarray(place))
+    )
+    return np.asarray((below + above) / 2.0 * (1.0 + 1e-9))
 
 
 def leaders(mask: NDArray[np.bool_], keys: tuple[Array, ...], headroom: Array | None = None) -> NDArray[np.bool_]:

@@ -12,9 +12,6 @@ from servegen.solve.space import beside, replicas_that_fit
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-#: Counts beyond the least that are tried where rates alone do not decide; more servers than that mend no latency.
-BEYOND = 127
-
 
 @record
 class Frontier:
@@ -35,6 +32,13 @@ class Frontier:
         at = np.searchsorted(self.y, y)
         inside = at < len(self.y)
         return np.asarray(inside & (self.x[np.minimum(at, len(self.x) - 1)] >= x))
+
+    def beside(self, x: Array, y: Array) -> tuple[Array, Array]:
+        """The most prefill servers that the pool holds beside ``y``, and the most decode servers beside ``x``; 0 where it does
+        not hold as many."""
+        most_x = np.append(self.x, 0.0)[np.searchsorted(self.y, y)]
+        most_y = np.append(self.y[::-1], 0.0)[np.searchsorted(self.x[::-1], x)]
+        return most_x, most_y
 
 
 def frontier(kinds: tuple[Kind, Kind], tp_p: int, tp_d: int, spares: int, most: int) -> Frontier:
@@ -57,12 +61,15 @@ def frontier(kinds: tuple[Kind, Kind], tp_p: int, tp_d: int, spares: int, most: 
 
 
 def _kept(tp_p: int, tp_d: int, x: Array, y: Array, spares: int) -> Frontier:
-    """The points with at least one server of each role beyond its spares, in order."""
+    """The points with at least one server of each role beyond its spares, in order, and none that another has more than of one
+    role and no less of the other."""
     x, y = x - spares, y - spares
     keep = (x >= 1) & (y >= 1)
     x, y = x[keep], y[keep]
-    order = np.lexsort((-x, y))
-    return Frontier(tp_p, tp_d, x[order], y[order])
+    order = np.lexsort((x, y))
+    x, y = x[order], y[order]
+    largest = x > np.append(np.maximum.accumulate(x[::-1])[::-1][1:], 0.0)
+    return Frontier(tp_p, tp_d, x[largest], y[largest])
 
 
 def fill(front: Frontier, rate_p: Array, rate_d: Array) -> tuple[Array, Array]:
@@ -81,19 +88,16 @@ def fewest(x: Array, y: Array, rate_p: Array, rate_d: Array) -> tuple[Array, Arr
     return np.maximum(np.ceil(carried / rate_p - 1e-9), 1.0), np.maximum(np.ceil(carried / rate_d - 1e-9), 1.0)
 
 
-def spans(front: Frontier, least_x: float, least_y: float, spread: int = 0) -> tuple[Array, Array]:
-    """Counts of each role from the least on that the pool holds beside the other's least; empty where there are none.
-
-    Each of them, or ``spread`` evenly chosen ones, the least and the most among them.
-    """
-
-    def upwards(least: float, most: float) -> Array:
-        if spread and most - least >= spread:
-            steps = np.round(np.linspace(least, most, spread))
-            return steps[np.diff(steps, prepend=-1.0) > 0.0]
-        return np.arange(least, min(most, least + BEYOND) + 1.0)
-
+def spans(front: Frontier, least_x: float, least_y: float) -> tuple[Array, Array]:
+    """Counts of each role from the least on that the pool holds beside the other's least; empty where there are none."""
     beside_x, beside_y = front.y >= least_y, front.x >= least_x
     most_x = float(front.x[beside_x].max()) if beside_x.any() else 0.0
     most_y = float(front.y[beside_y].max()) if beside_y.any() else 0.0
-    return upwards(least_x, most_x), upwards(least_y, most_y)
+    return np.arange(least_x, most_x + 1.0), np.arange(least_y, most_y + 1.0)
+
+
+def spread(counts: Array, many: int) -> Array:
+    """So many of the ``counts``, evenly chosen, the least and the most among them; all where there are no more."""
+    if len(counts) <= many:
+        return counts
+    return counts[np.round(np.linspace(0.0, len(counts) - 1.0, many)).astype(np.int64)]

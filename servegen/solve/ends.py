@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from servegen.record import record
 from servegen.solve.aggregate import Outcome, least_objective, sized
 from servegen.solve.candidate import Candidate
-from servegen.solve.counts import BEYOND
 from servegen.solve.frame import Frame
 from servegen.solve.groups import grouped
 from servegen.solve.pairs import least_spend, paired
@@ -113,10 +112,9 @@ class _Open:
             found[i, j] = c.objective[0]
         if not tighter:
             return cls(asked, outcome, least_spend(asked, first, second), float(found.min(initial=math.inf)))
-        # Latencies are compared at some counts only, which are others at the other end; so are the counts of very large pools.
-        # And where the load follows from the bounds, tighter ones leave less of it, at which a whole request may be on time.
-        full = problem.saturate or problem.objective == "throughput"
-        nested = problem.objective != "latency" and not full and all(k.devices <= BEYOND for k in problem.pool)
+        # Latencies are compared at some counts only, which are others at the other end. And of a pool that yields what it can
+        # tighter bounds may leave a yield that takes fewer servers, and less for each token.
+        nested = (problem.objective != "latency" and not problem.saturate) or problem.objective == "throughput"
         return cls(asked, outcome, found if nested else np.full_like(found, -math.inf))
 
     def sized(self, keep: Mask) -> tuple[Candidate, ...]:

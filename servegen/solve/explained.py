@@ -105,7 +105,7 @@ def _fewer(problem: Problem, chosen: Candidate, index: int) -> Fewer:
         return _fewer_of_group(problem, chosen, index)
     if n == 0:
         return Fewer(role.name, 0, math.nan, ("load",), f"it is the only {word}")
-    if problem.saturate or problem.objective == "throughput":
+    if problem.full:
         output = chosen.output_tokens_per_s
         rates = [r.sustained * (n if i == index else r.replicas) for i, r in enumerate(chosen.roles)]
         share = min(rates) / min(r.sustained * r.replicas for r in chosen.roles)
@@ -135,7 +135,7 @@ def _fewer_of_group(problem: Problem, chosen: Candidate, index: int) -> Fewer:
     roles = spread(chosen.roles, counts)
     share = max(r.load / r.sustained for r in roles)
     whole = f"{n} beside {counts[1 - index]} of the other group"
-    if problem.saturate or problem.objective == "throughput":
+    if problem.full:
         output = chosen.output_tokens_per_s
         left = sum(k * r.sustained for k, r in zip(counts, chosen.roles, strict=True))
         left /= sum(r.replicas * r.sustained for r in chosen.roles)

@@ -106,12 +106,14 @@ class RoleFrame:
         return np.where(self.frame.fits.any(axis=1), np.minimum(free, self.handed), 0.0)
 
 
-def frames(problem: Problem, engine: EngineOption, kind: Kind, rejected: Counter[str]) -> tuple[Rows | None, list[Frame]]:
+def frames(
+    problem: Problem, engine: EngineOption, kind: Kind, rejected: Counter[str], made: Rows | None = None
+) -> tuple[Rows | None, list[Frame]]:
     """The rows of an engine on a kind, None if there is none, and their aggregated candidates, a frame for each discipline that
-    the engine has."""
+    the engine has. Rows that are ``made`` already are taken."""
     disciplines, d = engine.facts.schedulers, problem.demand
     seen: Counter[str] = Counter()
-    rows = build(problem, engine, kind, chunks_for(problem), seen)
+    rows = build(problem, engine, kind, chunks_for(problem), seen) if made is None else made
     out: list[Frame] = []
     if rows is not None:
         room = budget_of(problem, engine, rows, BATCH_LIMITS)

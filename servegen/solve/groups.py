@@ -240,10 +240,6 @@ def _wins(objective: Array | float, known: float, best: float = math.inf) -> Mas
     return np.asarray(beats & (objective <= best + SAME * abs(best)) if math.isfinite(best) else beats)
 
 
-def _full(problem: Problem) -> bool:
-    return problem.saturate or problem.objective == "throughput"
-
-
 def _least(
     problem: Problem, a: Side, b: Side, carried: tuple[Array, Array], rates: tuple[Array, Array], routed: bool
 ) -> float:
@@ -256,7 +252,7 @@ def _objectives(
 ) -> tuple[Array, Mask, Counts]:
     """What is minimised, of every pair (first axis) and count of the first group (second axis)."""
     spares = problem.spares
-    if _full(problem):
+    if problem.full:
         counts = _fill(problem, a, b, carried, rates, routed)
         output = problem.utilization * problem.demand.osl_mean * counts.used * (counts.x * rates[0] + counts.y * rates[1])
         return np.asarray(-three_digits(output)), counts.ok, counts
@@ -344,7 +340,7 @@ def _candidate(
     rates = tuple(float(r[at, 0]) for r in pair.rates)
     shares, loads, part = shared_out(counts, rates, carried, problem.load)
     whole = part * sum(n * c for n, c in zip(counts, carried, strict=True))
-    if _full(problem):
+    if problem.full:
         shares, loads, _ = shared_out(counts, rates, carried, problem.utilization * whole)
     roles = []
     for k, side in enumerate(sides):
@@ -370,10 +366,10 @@ def _candidate(
         devices=sum(devices),
         cost_per_h=sum(n * s.kind.plan.price_per_hour for n, s in zip(devices, sides, strict=True)),
         watts=sum(n * s.kind.facts.tdp_w for n, s in zip(devices, sides, strict=True)),
-        output_tokens_per_s=output if _full(problem) else problem.load * problem.demand.osl_mean,
+        output_tokens_per_s=output if problem.full else problem.load * problem.demand.osl_mean,
         headroom=whole if problem.open_loop else min(whole, problem.load / problem.utilization),
     )
-    return chosen if problem.open_loop or _full(problem) else _turning(problem, chosen)
+    return chosen if problem.open_loop or problem.full else _turning(problem, chosen)
 
 
 def _turning(problem: Problem, c: Candidate) -> Candidate:

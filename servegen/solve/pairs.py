@@ -14,13 +14,14 @@ from servegen.service import latency
 from servegen.solve.aggregate import ROUNDING, Outcome, no_power
 from servegen.solve.candidate import Block, Candidate
 from servegen.solve.counts import Frontier, frontier
+from servegen.solve.field import CELLS, Loaded, joined
 from servegen.solve.frame import RoleFrame
 from servegen.solve.pair import Pair, idle_s
 from servegen.solve.problem import EngineOption, Kind, Problem
 from servegen.solve.rate_pairs import rated, rates_decide
 from servegen.solve.space import Rows
 from servegen.solve.split import PEERS, Array, Index, Mask, Servers, fabric_between, gaps, starts, within_bounds
-from servegen.solve.timed_pairs import CELLS, Loaded, joined, timed
+from servegen.solve.timed_pairs import timed
 
 #: Rounds of rate -> duration -> rate of a closed loop; the duration hardly depends on the rate below the sized load.
 LOOP_ROUNDS = 3
@@ -67,7 +68,7 @@ def paired(
         found = timed(problem, pairs, rejected, late)
         searched = sum(pair.searched for pair in pairs)
     most = 0.0 if found else max((pair.most() for pair in pairs), default=0.0)
-    if not problem.open_loop and not problem.saturate and problem.objective != "throughput":
+    if not problem.open_loop and not problem.full:
         found = turning(problem, found)
     missed = max(sorted(late), key=lambda b: late[b], default="")
     return Outcome(tuple(found), searched, 4 if found else 3, most, None, missed, sides=sides)

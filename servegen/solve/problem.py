@@ -111,6 +111,16 @@ class Problem:
         return self.load_kind == "rate"
 
     @property
+    def full(self) -> bool:
+        """Whether the pool yields what it can."""
+        return self.saturate or self.objective == "throughput"
+
+    @property
+    def least_replicas(self) -> int:
+        """The fewest replicas of an aggregated candidate."""
+        return 2 if self.replicas == "several" else 1
+
+    @property
     def bounded_start(self) -> bool:
         """Whether some bound limits the time to first token, so that slots must be free when a request comes."""
         return any(b.metric in ("ttft", "e2e") for b in (*self.slo.bounds, *self.slo.jointly))

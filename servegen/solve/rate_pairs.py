@@ -18,7 +18,7 @@ from servegen.solve.candidate import DECADES, Block, Candidate, three_digits
 from servegen.solve.counts import frontier
 from servegen.solve.pair import MISSED, price, role_of
 from servegen.solve.problem import Problem
-from servegen.solve.split import PEERS, Array, Index, Mask, Servers
+from servegen.solve.split import PEERS, Array, Index, Mask, Servers, joining
 
 
 @record
@@ -69,8 +69,8 @@ class Side:
 def rates_decide(problem: Problem) -> bool:
     """Whether no bound, and nothing that is minimised, depends on how loaded the servers of a pair are. (Of next to no load the
     digits are not told.)"""
-    whole = any(b.metric == "e2e" for b in problem.slo.bounds) or not np.isnan(problem.slo.attainment)
-    return problem.open_loop and problem.load > 2.0 * DECADES[0] and not whole and problem.objective in ("cost", "energy")
+    told = problem.open_loop and problem.load > 2.0 * DECADES[0]
+    return told and problem.objective in ("cost", "energy") and not joining(problem.slo).any
 
 
 @record

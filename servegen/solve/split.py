@@ -20,6 +20,7 @@ from servegen.service import size
 from servegen.service.disciplines import DISCIPLINES, PREFILL_SLOTS, means_only
 from servegen.service.point import Point
 from servegen.service.server import server
+from servegen.service.size import Slo
 from servegen.solve.candidate import Block
 from servegen.solve.frame import Frame, RoleFrame, largest, level_limits, within_memory
 from servegen.solve.kept import kept_bytes
@@ -68,6 +69,11 @@ def fabric_between(start: Kind, gaps: Kind) -> float:
     Pods on one node do not see each other's devices, so the links inside it carry nothing between them.
     """
     return min(start.plan.fabric_bytes_per_s, gaps.plan.fabric_bytes_per_s)
+
+
+def joining(slo: Slo) -> Slo:
+    """The bounds that neither role answers for alone: on whole requests, and on the share of them that meets all."""
+    return Slo(tuple(b for b in slo.bounds if b.metric == "e2e"), slo.attainment, slo.jointly)
 
 
 def refused(problem: Problem, rejected: Counter[str]) -> Counter[str]:

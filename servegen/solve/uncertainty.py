@@ -42,7 +42,7 @@ def cases(at_ends: dict[str, Candidate | None]) -> tuple[Case, ...]:
 
 def missing(problem: Problem, chosen: Candidate) -> tuple[Missing, ...]:
     """Each role with one replica less, spares counted; nothing where the load is whatever the pool carries."""
-    if problem.saturate or problem.objective == "throughput":
+    if problem.full:
         return ()
     return tuple(_without_one(problem, chosen, i) for i in range(len(chosen.roles)))
 

@@ -22,6 +22,7 @@ from tests.solver.plain import (
     three_digits,
 )
 from tests.solver.plain_cut import Cut, cuts, drafting_cuts, most_replicas
+from tests.solver.plain_full import yielding
 from tests.solver.plain_memory import Memory, chunks_worth, found, holds, memory
 from tests.solver.plain_replica import Replica
 from tests.solver.plain_seen import Seen
@@ -113,16 +114,17 @@ def _pairs(
         for peer in sorted({other.tp for other in able[1]})
         for s in _prefills(problem, load, engine, kinds[0], weights, kv, cut, peer, chunks, link)
     ]
-    out = []
     fitting: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    together: dict[tuple[Cut, Cut], list[Two]] = {}
     for start in starts:
         for gap in gaps:
             if gap.cut.tp == start.peer and gap.cut.ahead == start.cut.ahead:
                 sizes = start.cut.tp, gap.cut.tp
                 if sizes not in fitting:
                     fitting[sizes] = _counts(problem, kinds, start.cut, gap.cut)
-                out += _pair(problem, load, engine, kinds, weights, kv, start, gap, fitting[sizes])
-    return out
+                two = Two(problem, load, engine, kinds, weights, kv, start, gap, fitting[sizes])
+                together.setdefault((start.cut, gap.cut), []).append(two)
+    return [found for pairs in together.values() for found in _best_of(problem, pairs)]
 
 
 def _counts(problem: Problem, kinds: tuple[Kind, Kind], start: Cut, gap: Cut) -> list[tuple[int, int]]:
@@ -223,60 +225,115 @@ def _rate(problem: Problem, start: Server, gap: Server) -> float:
     return problem.load / (idle + start.replica.load.gaps * gap.replica.at("decode", 1.0).gap_mean + problem.think_s)
 
 
-def _pair(
-    problem: Problem,
-    load: Traffic,
-    engine: EngineOption,
-    kinds: tuple[Kind, Kind],
-    weights: str,
-    kv: str,
-    start: Server,
-    gap: Server,
-    fitting: list[tuple[int, int]],
-) -> list[Found]:
-    """The best of the counts that fit of one prefill and one decode candidate, none if none carries the load on time."""
-    u, spare, rate = problem.utilization, problem.spares, _rate(problem, start, gap)
-    same = kinds[0] is kinds[1]
-    ends = any(b.metric == "e2e" for b in problem.slo.bounds) or not math.isnan(problem.slo.attainment)
-    ends_of = [pessimism(problem, engine.facts, k, s.cut) for k, s in zip(kinds, (start, gap), strict=True)]
-    factors: Mapping[str, float] = {m: max(end[m] for end in ends_of) for m in ("ttft", "itl", "tpot", "e2e")}
-    full = problem.saturate or problem.objective == "throughput"
-    pair = f"prefill-{start.cut.words}-c{start.chunk:05d}-b{SLOTS:04d}+decode-{gap.cut.words}-c00512-b{gap.limit:04d}"
-    ids = kinds[0].facts.id if same else f"{kinds[0].facts.id}+{kinds[1].facts.id}"
-    name = f"{engine.facts.id}/{ids}/{weights}-kv-{kv}/{drafts(start.cut)}{pair}"
+@dataclass
+class Two:
+    """One prefill and one decode candidate of an engine, and every pair of counts that the pool holds."""
 
-    counts = fitting
-    if full and counts:  # the pool yields what it can, with no server more than that takes
-        carried = max(min(x * start.rate, y * gap.rate) for x, y in counts)
-        counts = [(math.ceil(carried / start.rate - 1e-9), math.ceil(carried / gap.rate - 1e-9))]
-    out: list[Found] = []
-    for x, y in counts:
-        one = min(x * start.rate, y * gap.rate)
-        if u * one < rate * (1 - 1e-9):
-            continue
-        sized = u * one if full else rate
-        seen = _joined(start, gap, sized / x, sized / y) if ends or problem.objective == "latency" else None
-        if ends and seen is not None and not meets(problem, seen, load, ("ttft", "tpot", "e2e"), factors):
-            continue
-        devices = (x + spare) * start.cut.tp + (y + spare) * gap.cut.tp
-        parts = [((x + spare) * start.cut.tp, kinds[0]), ((y + spare) * gap.cut.tp, kinds[1])]
-        cost = devices * kinds[0].plan.price_per_hour if same else sum(n * k.plan.price_per_hour for n, k in parts)
-        watts = devices * kinds[0].facts.tdp_w if same else sum(n * k.facts.tdp_w for n, k in parts)
-        output = sized * load.output_mean
+    problem: Problem
+    load: Traffic
+    engine: EngineOption
+    kinds: tuple[Kind, Kind]
+    weights: str
+    kv: str
+    start: Server
+    gap: Server
+    fitting: list[tuple[int, int]]
+
+    def __post_init__(self) -> None:
+        self.rate = _rate(self.problem, self.start, self.gap)
+        ends = [pessimism(self.problem, self.engine.facts, k, s.cut) for k, s in zip(self.kinds, self.servers, strict=True)]
+        self.factors: Mapping[str, float] = {m: max(end[m] for end in ends) for m in ("ttft", "itl", "tpot", "e2e")}
+        self.beside_x: dict[int, int] = {}
+        self.beside_y: dict[int, int] = {}
+        for x, y in self.fitting:
+            self.beside_x[x] = max(y, self.beside_x.get(x, 0))
+            self.beside_y[y] = max(x, self.beside_y.get(y, 0))
+
+    @property
+    def servers(self) -> tuple[Server, Server]:
+        return self.start, self.gap
+
+    @property
+    def name(self) -> str:
+        start, gap, first, second = self.start, self.gap, self.kinds[0].facts.id, self.kinds[1].facts.id
+        pair = f"prefill-{start.cut.words}-c{start.chunk:05d}-b{SLOTS:04d}+decode-{gap.cut.words}-c00512-b{gap.limit:04d}"
+        ids = first if self.kinds[0] is self.kinds[1] else f"{first}+{second}"
+        return f"{self.engine.facts.id}/{ids}/{self.weights}-kv-{self.kv}/{drafts(start.cut)}{pair}"
+
+    def one(self, x: int, y: int) -> float:
+        """Requests/s that the servers sustain."""
+        return min(x * self.start.rate, y * self.gap.rate)
+
+    def enough(self, x: int, y: int, rate: float) -> bool:
+        return self.problem.utilization * self.one(x, y) >= rate * (1 - 1e-9)
+
+    def fullest(self) -> tuple[int, int]:
+        """What gets the most out of the pool, with no server more than that takes."""
+        carried = max(self.one(x, y) for x, y in self.fitting)
+        return math.ceil(carried / self.start.rate - 1e-9), math.ceil(carried / self.gap.rate - 1e-9)
+
+    def keeps(self, x: int, y: int, sized: float) -> bool:
+        """Whether whole requests are on time with these servers at the load."""
+        seen = _joined(self.start, self.gap, sized / x, sized / y)
+        return meets(self.problem, seen, self.load, ("ttft", "tpot", "e2e"), self.factors)
+
+    def on_time(self, x: int, y: int, sized: float) -> bool:
+        """The same, and were there as many more of either role as the pool holds: the lowest load that is late counts."""
+        return all(self.keeps(a, b, sized) for a, b in ((x, y), (x, self.beside_x[x]), (self.beside_y[y], y)))
+
+    def devices(self, x: int, y: int) -> tuple[int, int]:
+        return (x + self.problem.spares) * self.start.cut.tp, (y + self.problem.spares) * self.gap.cut.tp
+
+    def cost(self, x: int, y: int) -> float:
+        return self._spent(x, y, *(k.plan.price_per_hour for k in self.kinds))
+
+    def spent(self, x: int, y: int) -> float:
+        """What is minimised of these servers, whatever they yield."""
+        watts = self._spent(x, y, *(k.facts.tdp_w for k in self.kinds))
+        return {"cost": self.cost(x, y), "energy": watts}.get(self.problem.objective, 0.0)
+
+    def _spent(self, x: int, y: int, first: float, second: float) -> float:
+        a, b = self.devices(x, y)
+        return (a + b) * first if self.kinds[0] is self.kinds[1] else a * first + b * second
+
+    def headroom(self, x: int, y: int) -> float:
+        return three_digits(self.one(x, y)) if self.problem.open_loop else 1.0
+
+    def found(self, x: int, y: int, sized: float) -> Found:
+        problem, devices = self.problem, sum(self.devices(x, y))
+        output = sized * self.load.output_mean
+        objective: tuple[float, ...]
         if problem.objective == "throughput":
-            objective: tuple[float, ...] = (-three_digits(output),)
-        elif problem.objective == "latency" and seen is not None:
-            pace = quantile(lambda t, seen=seen: seen.pace_over(t, load), 0.95)
+            objective = (-three_digits(output),)
+        elif problem.objective == "latency":
+            seen = _joined(self.start, self.gap, sized / x, sized / y)
+            pace = quantile(lambda t: seen.pace_over(t, self.load), 0.95)
             objective = three_digits(pace), three_digits(quantile(seen.ttft_over, 0.95))
         else:
-            spent = cost if problem.objective == "cost" else watts
+            spent = self.spent(x, y)
             objective = (three_digits(spent / output) if problem.saturate else spent,)
-        headroom = three_digits(one) if problem.open_loop else 1.0
-        widest = max(start.cut.tp, gap.cut.tp)
-        tps = 1 if start.cut.tp == gap.cut.tp else 2
-        key = (*objective, devices, tps, widest, *narrow(problem, weights, kv), -headroom, 2, start.cut.ahead, name)
-        out.append(Found(key, name, (x, y), devices, cost))
-    return out
+        tps = {s.cut.tp for s in self.servers}
+        order = (*objective, devices, len(tps), max(tps), *narrow(problem, self.weights, self.kv), -self.headroom(x, y))
+        return Found((*order, 2, self.start.cut.ahead, self.name), self.name, (x, y), devices, self.cost(x, y))
+
+
+def _best_of(problem: Problem, pairs: Sequence[Two]) -> list[Found]:
+    """What comes of the candidates of two configurations: any counts that carry the load on time; where the pool yields what it
+    can the fullest, and with bounds on whole requests what yields the most on time."""
+    ends = any(b.metric == "e2e" for b in problem.slo.bounds) or not math.isnan(problem.slo.attainment)
+    pairs = [pair for pair in pairs if pair.fitting]
+    if not (problem.saturate or problem.objective == "throughput"):
+        return [
+            pair.found(x, y, pair.rate)
+            for pair in pairs
+            for x, y in pair.fitting
+            if pair.enough(x, y, pair.rate) and (not ends or pair.on_time(x, y, pair.rate))
+        ]
+    full = [(pair, *pair.fullest()) for pair in pairs]
+    full = [(pair, x, y) for pair, x, y in full if pair.enough(x, y, pair.rate)]
+    if not ends:
+        return [pair.found(x, y, problem.utilization * pair.one(x, y)) for pair, x, y in full]
+    return yielding(problem, pairs, full)
 
 
 def _joined(start: Server, gap: Server, load_p: float, load_d: float) -> Seen:

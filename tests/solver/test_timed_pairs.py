@@ -12,13 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servegen.solve import timed_pairs, ways
-from servegen.solve.counts import spans
+from servegen.solve import field, ways
+from servegen.solve.counts import spans, spread
 from servegen.solve.ends import candidates_at
+from servegen.solve.field import Field, Loaded
 from servegen.solve.pair import Pair
 from servegen.solve.problem import Problem
 from servegen.solve.search import choose, search, solve
-from servegen.solve.timed_pairs import Field, Loaded, timed
+from servegen.solve.split import joining
+from servegen.solve.timed_pairs import timed
 from servegen.solve.ways import Needs, Ways
 from tests.solver.specs import LLAMA_8B, problem, reduced, spec_text
 from tests.solver.test_rate_pairs import told
@@ -118,7 +120,7 @@ def test_pairs_are_the_same_whoever_they_are_computed_with(
     with reduced(*SMALL):
         together = search(question)
         for name, value in (("GROUP", 1), ("CELLS", 5), ("FIRST", 1)):
-            monkeypatch.setattr(timed_pairs, name, value)
+            monkeypatch.setattr(field, name, value)
         apart = search(question)
     assert together.best is not None
     assert rounded(told(together.candidates)) == rounded(told(apart.candidates))
@@ -164,11 +166,13 @@ def test_every_way_is_tried_once_and_none_before_a_better_one(
     )
     tried = 0
     for pair in pairs_of(question):
-        needs = Needs.of(pair)
+        needs = Needs.of(pair, pair.load)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ways, "BOX", box)
             parts = [part for part in needs.ways() if len(part)]
-        xs, ys = spans(pair.front, float(needs.x.min()), float(needs.y.min()), ways.SPREAD if objective == "latency" else 0)
+        xs, ys = spans(pair.front, float(needs.x.min()), float(needs.y.min()))
+        if objective == "latency":
+            xs, ys = (spread(counts, ways.SPREAD) for counts in (xs, ys))
         least = np.broadcast_to(needs.y.min(axis=1), len(pair.p))
         expected = {
             (i, x, y)
@@ -203,7 +207,7 @@ def test_a_pool_that_carries_too_little_has_no_way() -> None:
         assert sum(seen.rejected[reason] for reason in seen.rejected if reason.startswith("split: more")) == seen.searched
     question = asked("latency", LOADS[0], "{e2e: {p95: 3s}}")
     nothing = Field.join(pairs_of(question)[:1], [Ways(*(np.zeros(0, dtype=np.int64) for _ in dataclasses.fields(Ways)))])
-    assert nothing.best(question.slo, Counter()) == ({}, 0)
+    assert nothing.best(question.slo, Counter()) == {}
 
 
 def split_of(**stated: str) -> Problem:
@@ -249,6 +253,36 @@ def test_counts_off_the_grid_are_looked_at_where_none_on_it_will_do() -> None:
     }
     for objective in ("cost", "latency"):
         assert search(split_of(objective=objective, **stated)).best is not None
+
+
+def many(objective: str) -> Problem:
+    """A pool so large that the least servers that carry the load are far fewer than those that have it on time."""
+    return split_of(
+        slo="{e2e: {mean: 790ms}}",
+        traffic="{rate: 3000/s, isl: 200, osl: 100}",
+        pool="[{accelerator: h100, nodes: 60, perNode: 8, fabric: {bandwidth: 400Gbps}}]",
+        objective=objective,
+        constraints="{topology: disaggregated, tp: [1], weights: [bf16]}",
+    )
+
+
+@pytest.mark.parametrize("objective", ["cost", "energy", "latency", "throughput"])
+def test_no_count_is_too_large_to_be_looked_at(objective: str) -> None:
+    assert search(many(objective)).best is not None
+
+
+def test_of_very_many_counts_the_fewest_that_are_on_time() -> None:
+    question = many("cost")
+    best, (pair,) = search(question).best, pairs_of(question)
+    assert best is not None
+    x, y = (v.reshape(-1) + 1.0 for v in np.indices((best.devices, best.devices)))
+    enough = (x + y < best.devices) & (x >= Needs.of(pair, pair.load).x.min()) & (y >= Needs.of(pair, pair.load).y.min())
+    x, y = x[enough], y[enough]
+    assert len(x) > 10_000
+    for i in range(len(pair.p)):
+        of, nothing = np.full(len(x), i), np.zeros(len(x))
+        way = Ways(of, of * 0, x, y, nothing + pair.load[i, 0], nothing, nothing, nothing, x, y)
+        assert not Field.join([pair], [way]).on_time(joining(question.slo), Counter()).any()
 
 
 def test_where_the_load_follows_from_the_bounds_the_ends_of_the_band_are_sized_anew() -> None:

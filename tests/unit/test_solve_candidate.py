@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
+import numpy as np
 import pytest
 
-from servegen.solve.candidate import Candidate, first_of, leading
+from servegen.solve.candidate import Candidate, first_of, leading, three_digits
 from servegen.solve.problem import Problem
 from servegen.solve.search import Searched, search
 from tests.solver.specs import LLAMA_8B, problem, reduced
@@ -44,6 +46,13 @@ def test_a_name_decides_where_nothing_else_does(asked: tuple[Problem, Searched])
     mine, its = one.key(question)[-1], other.key(question)[-1]
     assert (mine < its, mine > its, mine == its) == (one.name < other.name, one.name > other.name, False)  # type: ignore[operator]
     assert one.key(question) == one.key(question)
+
+
+@pytest.mark.parametrize("headroom", [1.055, 1.145])  # which are halfway, and rounded as text to 1.05 and 1.15
+def test_headroom_is_rounded_as_it_is_in_columns(asked: tuple[Problem, Searched], headroom: float) -> None:
+    question, seen = asked
+    key = dataclasses.replace(seen.candidates[0], headroom=headroom).key(question)
+    assert -float(three_digits(np.array([headroom]))[0]) in key
 
 
 def test_a_role_has_the_memory_of_its_row(asked: tuple[Problem, Searched]) -> None:
