@@ -54,6 +54,12 @@ def _by_token(rate: Array, work: Array, cv2: Array, rest: Array) -> Array:
     return np.asarray(rest / 2.0 + busy * work * (1.0 + cv2) / (2.0 * (1.0 - busy)))
 
 
+def _of_first(rate: Array, work: Array, alone: Array, shared: Array) -> Array:
+    """Mean wait for what the first prompt of a queue leaves of its last step, which it takes ``alone`` (M/G/1 with another first
+    service, Welch 1964); but for what those behind it find ``shared`` of theirs, of which half a step is always counted."""
+    return np.maximum(rate * (alone**2 - work**2) / (2.0 * (1.0 + rate * (alone - work))) - shared, 0.0)
+
+
 def mixed(s: Server, d: Demand, level: Array) -> Point:
     """Decodes share a step with a prefill chunk under a token budget (F44; vLLM, SGLang with mixed chunks).
 
@@ -164,7 +170,9 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         delayed, wait = _modulated(s, d, w, rate, number, room, running, waiting.alone(rate * step, d))
         if d.open_loop:
             least_wait = _by_token(rate, whole * full, cv2, busy * longer * (1.0 - 1.0 / together))
-            wait = np.maximum(wait, least_wait / np.maximum(delayed, 1e-12))
+            rest = (full - step) * np.maximum(lone - whole - 0.5, 0.0)
+            first = np.minimum(lone - 1.0, 1.0) * _of_first(rate, work, np.maximum(means["service_mean_s"], work), rest * delayed)
+            wait = np.maximum(wait, least_wait / np.maximum(delayed, 1e-12)) + first / np.maximum(delayed, 1e-12)
         means |= waiting.first_token(w, d, rate, busy, step, s.request_s, (delayed, wait))
     if not s.prefill_edges_s.shape[1]:
         return without_edges(tokens_together, **means)

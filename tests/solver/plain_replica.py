@@ -254,6 +254,8 @@ class Replica:
             return (number - 1) * step_of(found, room, 0.0, each * room) + step_of(found, last, 1.0, each * last)
 
         full = step_of(seen, room, max(1 / whole, 1.0), self.attention / whole)
+        each = zip(t.new_bins, t.bin_weights, alone, strict=True)
+        service_mean = sum(w * computed(v, self.attention * v / t.new_mean, k) for v, w, k in each)
         number = self.number_sd(n, beside, step_s)
         shared, extra = max(1 / least, 1.0), crowd(rate * (step_s + share * max(longer - step_s, 0.0)), t)
         filled = max((shared + extra) * whole, 1.0)
@@ -270,12 +272,15 @@ class Replica:
                 load = min(rate * whole * full, 1 - 1e-6)
                 tokens = load * whole * full * (1 + cv2) / (2 * (1 - load))
                 waits = max(waits, (busy * longer * (1 - 1 / shared) / 2 + tokens) / max(delayed, 1e-12))
+                single = max(service_mean, work)  # the first prompt of a queue shares no step
+                first = rate * (single**2 - work**2) / (2 * (1 + rate * (single - work)))
+                first -= delayed * (full - step_s) * max(lone - whole - 0.5, 0.0)
+                waits += min(lone - 1, 1.0) * max(first, 0.0) / max(delayed, 1e-12)
             rest, delayed, waits, wait_cv2 = first_token(w, t, rate, busy, step_s, (delayed, waits))
         spread, skew = self.spread(seen, number)
         between = [empty[0], *((a + b) / 2 for a, b in itertools.pairwise(empty)), empty[-1]]
         prompts = zip(t.new, (s.attention(v, w) for v, w in zip(t.new, t.whole, strict=True)), between, strict=True)
         firsts = [computed(v, a, max(v / room + e, 1.0)) for v, a, e in prompts]
-        each = zip(t.new_bins, t.bin_weights, alone, strict=True)
         times = [holding(a) - step_s for a, _, _ in fills]
         return Seen(
             rate=rate,
@@ -285,7 +290,7 @@ class Replica:
             wait=waits,
             wait_cv2=wait_cv2,
             service=list(itertools.accumulate(firsts, max)),
-            service_mean=sum(w * computed(v, self.attention * v / t.new_mean, k) for v, w, k in each),
+            service_mean=service_mean,
             gap=step_s,
             gap_spread=(spread, skew),
             stalled=share,
