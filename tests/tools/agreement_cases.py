@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from servegen.solve.arrivals import Arrivals, Traffic
@@ -257,3 +259,17 @@ CASES: tuple[Case, ...] = (
     *FOUND,
     *LOOPS,
 )  # fmt: skip
+
+
+def drawn(seed: int) -> Iterator[Case]:
+    """Specs at random, endless; some have no plan."""
+    rng = random.Random(seed)
+    models = [m for m in MODELS if m not in ("405B", "235B-A22B", "V3")]  # which need a pool of their own
+    accelerators = ("a100-sxm-80gb", "h100", "h200", "l40s", "mi300x", "b200")
+    bounds = (("1s", "100ms"), ("2s", "200ms"), ("1s", "50ms"), ("500ms", "60ms"), ("3s", "80ms"))
+    while True:
+        engine, model = rng.choice(("sglang", "sglang prompts first", "vllm", "vllm")), rng.choice(models)
+        accelerator, devices, lengths = rng.choice(accelerators), rng.choice((1, 2, 4, 8)), rng.choice(list(LENGTHS))
+        (ttft, itl), utilization = rng.choice(bounds), rng.choice((0.3, 0.5, 0.7, 0.85))
+        burstiness = rng.choice((1.0, 1.0, 1.5, 2.0, 3.0, 4.0))
+        yield Case(engine, model, accelerator, devices, lengths, ttft, itl, utilization, burstiness)
