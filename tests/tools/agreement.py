@@ -118,9 +118,9 @@ def _drawn_section() -> list[str]:
     listed = [f"- {f.name} (TTFT {f.ttft:.2f}, ITL {f.itl:.2f})" for f in short]
     return [
         f"The cases above were chosen, and some are there because the closed form was wrong. {len(table)} more specs were drawn "
-        "at random after it was last worked on: of any model on one node, accelerator, lengths, bounds, utilisation and burstiness. "
-        f"Of their plans TTFT is within 20 % of the replay in {first * 100:.0f} %, ITL within 10 % in {gaps * 100:.0f} %, and "
-        f"{len(short)} are optimistic by more than 10 %"
+        "at random after it was last worked on: of any model on one node, accelerator, lengths, bounds, utilisation and "
+        f"burstiness. Of their plans TTFT is within 20 % of the replay in {first * 100:.0f} %, ITL within 10 % in "
+        f"{gaps * 100:.0f} %, and {len(short)} are optimistic by more than 10 %"
         + (":" if short else "."),
         "",
         *listed,
