@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from servegen.errors import ServegenError
 from servegen.plan import Plan
 from servegen.simulate.result import Result
 from servegen.solve.predict import role_points
@@ -220,10 +221,13 @@ def random_ones() -> Iterator[Found]:
     """The drawn specs that have a plan."""
     count = 0
     for case in drawn(DRAWN_SEED):
-        if search(case.problem()).best is None:
+        try:
+            problem = case.problem()
+        except ServegenError:  # answers that are longer than the model's context
             continue
-        yield measure(case)
-        count += 1
+        if search(problem).best is not None:
+            yield measure(case)
+            count += 1
         if count == DRAWN:
             return
 

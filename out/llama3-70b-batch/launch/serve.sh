@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-70b-batch, plan f1101d1b17acdf86. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-70b-batch, plan 87a5c925dbe184d1. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-70b-batch on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -16,11 +16,11 @@ exec python3 -m sglang.launch_server \
   --kv-cache-dtype fp8_e4m3 \
   --context-length 11264 \
   --mem-fraction-static 0.873 \
-  --max-running-requests 170 \
+  --max-running-requests 171 \
   --chunked-prefill-size 1024 \
   --max-prefill-tokens 1024 \
   --enable-mixed-chunk \
-  --cuda-graph-max-bs-decode 170 \
+  --cuda-graph-max-bs-decode 171 \
   --schedule-policy fcfs \
   --enable-metrics \
   "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-8b-speculative, plan 86119d14dc3929da. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-8b-speculative, plan 9c8c579714f9673f. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-8b-speculative on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 

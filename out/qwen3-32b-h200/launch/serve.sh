@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for qwen3-32b-h200, plan 2883747be5d559a8. Change the spec: an edit here is lost with the next build.
+# Written by servegen for qwen3-32b-h200, plan 8c7face8469fec4a. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of qwen3-32b-h200 on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
