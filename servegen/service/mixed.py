@@ -54,10 +54,10 @@ def _by_token(rate: Array, work: Array, cv2: Array, rest: Array) -> Array:
     return np.asarray(rest / 2.0 + busy * work * (1.0 + cv2) / (2.0 * (1.0 - busy)))
 
 
-def _of_first(rate: Array, work: Array, alone: Array, shared: Array) -> Array:
-    """Mean wait for what the first prompt of a queue leaves of its last step, which it takes ``alone`` (M/G/1 with another first
-    service, Welch 1964); but for what those behind it find ``shared`` of theirs, of which half a step is always counted."""
-    return np.maximum(rate * (alone**2 - work**2) / (2.0 * (1.0 + rate * (alone - work))) - shared, 0.0)
+def _of_first(rate: Array, work: Array, alone: Array) -> Array:
+    """By how much others wait longer for the first prompt of a queue, which takes ``alone`` what shares steps for its ``work``
+    later on (M/G/1 with another first service, Welch 1964)."""
+    return np.asarray(rate * (alone**2 - work**2) / (2.0 * (1.0 + rate * (alone - work))))
 
 
 def mixed(s: Server, d: Demand, level: Array) -> Point:
@@ -170,8 +170,9 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         delayed, wait = _modulated(s, d, w, rate, number, room, running, waiting.alone(rate * step, d))
         if d.open_loop:
             least_wait = _by_token(rate, whole * full, cv2, busy * longer * (1.0 - 1.0 / together))
-            rest = (full - step) * np.maximum(lone - whole - 0.5, 0.0)
-            first = np.minimum(lone - 1.0, 1.0) * _of_first(rate, work, np.maximum(means["service_mean_s"], work), rest * delayed)
+            # Where prompts leave more than half of their last step, a follower ends in it what it would have had to begin anew.
+            costs = np.minimum(np.clip(2.0 * (1.0 - lone + whole), 0.0, 1.0), lone - 1.0)
+            first = costs * _of_first(rate, work, np.maximum(means["service_mean_s"], work))
             wait = np.maximum(wait, least_wait / np.maximum(delayed, 1e-12)) + first / np.maximum(delayed, 1e-12)
         means |= waiting.first_token(w, d, rate, busy, step, s.request_s, (delayed, wait))
     if not s.prefill_edges_s.shape[1]:

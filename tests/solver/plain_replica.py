@@ -274,8 +274,8 @@ class Replica:
                 waits = max(waits, (busy * longer * (1 - 1 / shared) / 2 + tokens) / max(delayed, 1e-12))
                 single = max(service_mean, work)  # the first prompt of a queue shares no step
                 first = rate * (single**2 - work**2) / (2 * (1 + rate * (single - work)))
-                first -= delayed * (full - step_s) * max(lone - whole - 0.5, 0.0)
-                waits += min(lone - 1, 1.0) * max(first, 0.0) / max(delayed, 1e-12)
+                first *= min(max(2 * (1 - lone + whole), 0.0), 1.0, lone - 1)  # a follower uses what its last step has left
+                waits += first / max(delayed, 1e-12)
             rest, delayed, waits, wait_cv2 = first_token(w, t, rate, busy, step_s, (delayed, waits))
         spread, skew = self.spread(seen, number)
         between = [empty[0], *((a + b) / 2 for a, b in itertools.pairwise(empty)), empty[-1]]
