@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from servegen.service import arrivals, bulk, queueing, turns, waiting
+from servegen.service import arrivals, bulk, fill, queueing, turns, waiting
 from servegen.service.burst import burst, per_token, rounds_of
 from servegen.service.demand import WIDTHS, Demand
 from servegen.service.mixed import ROUNDS, mixed
@@ -57,21 +57,26 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
     of_burst = queueing.company(d, level)
     beside, found = queueing.beside(d, level, of_burst), queueing.found(d, level, of_burst, steps)
     gain, busy = np.ones_like(service), np.zeros_like(service)
-    at_least, stalling = level + beside, found * service
+    at_least, ahead, company = level + beside, np.zeros_like(level), np.ones_like(level)
     for _ in range(ROUNDS):
         seen = at_least + queueing.begun(s, d, busy)
         step = s.terms.decode_s(seen, s.kv_s)
-        rate = level / (steps * step + stalling * gain)
+        rate = level / (steps * step + (found + ahead) * service * gain)
         if d.turns:
             company = turns.company(found / steps, most, d.uncached_mean / s.chunk)
         else:
-            company = np.minimum(queueing.together(rate * step, d), most)
+            # Where work waits elsewhere for a slot none comes during a stall.
+            company = np.minimum(fill.gathered(rate * step, rate * service * gain * company * d.own, d), most)
         if not s.terms.plain:  # who arrives while other groups prefill does not wait for them
-            company = np.where(s.terms.groups > 1.0, np.minimum(_of_stall(company, rate * service * gain, d), most), company)
+            of_stall = _of_stall(np.minimum(queueing.together(rate * step, d), most), rate * service * gain, d)
+            company = np.where(s.terms.groups > 1.0, np.minimum(of_stall, most), company)
         gain = batching_gain(s, d, company)
         busy = np.minimum(rate * service * gain, 1.0 - 1e-9)
+        if d.own:  # those before a prompt in its queue are stalled by it, too
+            filled = company / most
+            ahead = busy * company + filled * busy**2 / (1.0 - filled * busy) * (1.0 + s.prefill_cv2) / 2.0
     effective = service * gain
-    rate = level / (steps * step + found * effective)
+    rate = level / (steps * step + (found + ahead) * effective)
     if s.rates_only:
         return of_rate(level, rate)
     busy = np.minimum(rate * effective, 1.0)
@@ -82,7 +87,7 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
         "busy": busy,
         "service_mean_s": service + s.extra_mean_s,
         "gap_s": step,
-        "gap_mean_s": per_token(tokens, step + found * effective / steps),
+        "gap_mean_s": per_token(tokens, step + (found + ahead) * effective / steps),
     }
     alone = waiting.alone(rate * step, d)
     more = added_s(s, d, company, effective, waiting.crowd(rate * step, d))
@@ -117,7 +122,7 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
         joined = -np.expm1(-hazard[:, None] * (middle + arrived[:, None] / 2.0))
     number = (queueing.together(arrived, d) - 1.0)[:, None] + middle
     # The others of a stall take what all prompts take, shared out among all stalls, beyond one prompt alone.
-    others_s = np.maximum(found * effective / (steps * np.maximum(share, 1e-300)) - own @ WIDTHS, 0.0)
+    others_s = np.maximum((found + ahead) * effective / (steps * np.maximum(share, 1e-300)) - own @ WIDTHS, 0.0)
     brings = free if d.turns or d.own else np.ones_like(free)
     number = number * (others_s * brings / (effective * np.maximum(number @ WIDTHS, 1e-12)))[:, None]
     # Of a closed loop those run who do not wait, a Poisson number.

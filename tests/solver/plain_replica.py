@@ -135,22 +135,27 @@ class Replica:
         t, most = self.load, max(self.chunk / self.load.new_mean, self.step.groups)
         steps = t.gaps / self.tokens
         beside, found = self.beside(n), self.found(n, steps)
-        gain, busy = 1.0, 0.0
+        gain, busy, prompts, ahead = 1.0, 0.0, 1.0, 0.0
         for _ in range(4):
             seen = n + beside + self.begun(busy)
             step_s = self.decode(seen)
-            rate = n / (steps * step_s + found * self.prefill * gain)
-            prompts = min(self.at_once(rate * step_s), most)
+            rate = n / (steps * step_s + (found + ahead) * self.prefill * gain)
+            prompts = min(self.begin(rate * step_s, rate * self.prefill * gain * prompts * t.own), most)
             if t.turns:
                 prompts = in_a_stall(n / steps, most, t.new_mean / self.chunk)
             if self.step.groups > 1:  # other groups prefill meanwhile
                 later = rate * self.prefill * gain
                 none = none_after(later, t.arrival_cv2)
+                prompts = min(self.at_once(rate * step_s), most)
                 prompts = min(none * prompts + (1 - none) * self.at_once(later), most)
             gain = self.gain(prompts)
             busy = min(rate * self.prefill * gain, 1 - 1e-9)
+            if t.own:  # those before a prompt stand still with it
+                part = prompts / most
+                ahead = busy * prompts + part * busy**2 / (1 - part * busy) * (1 + self.cv2) / 2
         each = self.prefill * gain
-        rate = n / (steps * step_s + found * each)
+        stood = found + ahead
+        rate = n / (steps * step_s + stood * each)
         busy = min(rate * each, 1.0)
         more = self.added(each, prompts, crowd(rate * step_s, t))
         free, start = max(1 - busy, 1e-9), 0.0
@@ -173,7 +178,7 @@ class Replica:
         quiet = during * each + arrived / 2
         hazard = -math.log(max(none_after(quiet, t.arrival_cv2), 1e-12)) / max(quiet, 1e-12)
         bins = [(a, b, w, during * (a + b) / 2) for a, b, w in zip(self.edges, self.edges[1:], WIDTHS, strict=False)]
-        others = max(found * each / (steps * share) - sum(w * (a + b) / 2 for a, b, w, _ in bins), 0.0)
+        others = max(stood * each / (steps * share) - sum(w * (a + b) / 2 for a, b, w, _ in bins), 0.0)
         brings = free if t.own else 1.0 - march * busy
         scale = others * brings / (each * max(sum(w * (self.at_once(arrived) - 1 + m) for *_, w, m in bins), 1e-12))
         stalls = []
@@ -194,7 +199,7 @@ class Replica:
             stalled=share,
             stalls=stalls,
             longest=math.inf,
-            gap_mean=(step_s + found * each / steps) / self.tokens,
+            gap_mean=(step_s + stood * each / steps) / self.tokens,
             burst=self.burst,
         )
 
