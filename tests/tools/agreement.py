@@ -160,13 +160,13 @@ def section() -> str:
 
 #: Why a case is an exception: what its replay was found to do otherwise. ``--case`` prints the figures.
 CAUSES: dict[str, str] = {
-    "sglang 70B h200x8 chat 1s/40ms u0.9 cv2 full pool": "pessimistic: close to the share of stalled gaps, 5 %, at which a p95 jumps "
-    "from a step to a stall: predicted for 5.3 % of the gaps, replayed for fewer",
+    "sglang 70B h200x8 chat 1s/40ms u0.9 cv2 full pool": "pessimistic: close to the share of stalled gaps, 5 %, at which a p95 "
+    "jumps from a step to a stall: predicted for 5.3 % of the gaps, replayed for fewer",
     "sglang prompts first 32B h200x8 chat 1s/100ms u0.85 cv2 rate: 30/s": "pessimistic: in bursts too many gaps are predicted to "
     "be stalled (8.3 %; the mean gap is 10 % too long), so that the p95 lies further up among the stalls, whose p99 is right",
     "sglang prompts first 8B h100x1 chat 500ms/60ms u0.9 cv1 full pool": "optimistic: one gap in seven stalls, and the p95 lies "
-    "in the middle of these, where one prompt's and several's meet: too few of these are predicted, and too many longer ones (the "
-    "mean gap is 1 % long, the p99 4 %)",
+    "in the middle of these, where one prompt's and several's meet: too few of these are predicted, and too many longer ones "
+    "(the mean gap is 1 % long, the p99 4 %)",
     "vllm oss20B h100x1 code 8s/200ms u1 cv1 concurrency: 48": "optimistic: what attention adds to the full steps of a long "
     "prompt is spread evenly over all full steps (the mean gap is 1 % short, the p99 a quarter)",
     "sglang prompts first 8B h100x1 chat 500ms/100ms u0.7 cv1.5 full pool": "pessimistic: in bursts too many gaps are predicted "

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-70b-chat, plan b777392ec6c67179. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-70b-chat, plan 8fcb7e7bf12ca7a5. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-70b-chat on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
