@@ -180,7 +180,7 @@ def e2e_exceeds(p: Point, t: Array, d: Demand) -> Array:
 
 def e2e_mean(p: Point, d: Demand) -> Array:
     """Mean duration of a request."""
-    return ttft_mean(p) + d.gaps * p.gap_mean_s
+    return ttft_mean(p) + max(d.osl_mean - 1.0, 0.0) * p.gap_mean_s  # none of one token, whose ``gaps`` are not quite none
 
 
 def quantile_of(make: Callable[[Index], Callable[[Array], Array]], probability: float | Array, rows: int) -> Array:

@@ -90,7 +90,7 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         return mixed_step(base, decoding, tokens, prompts, attention * prompts)
 
     zero = np.zeros_like(level)
-    rate, busy, share, longer, followed, uneven, waits_s = zero, zero, zero, zero, zero, zero, zero
+    rate, busy, share, longer, followed, uneven, waits_s, mixing = zero, zero, zero, zero, zero, zero, zero, zero
     # Those that decode leave prompts the less room the more they are: of so many as many end as prompts then can begin.
     beside = queueing.beside(d, level, queueing.company(d, level))
     fed = d.gaps * np.maximum(s.chunk - beside, 1.0) / (d.gaps + d.uncached_mean)
@@ -114,6 +114,8 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         ended = (lone / begin + (1.0 - 1.0 / begin) * several) / begin
         least = np.maximum(whole, 1.0 / begin)
         found = queueing.passed(d, running, of_burst, same, 1.0 / whole, rate * waits_s, waits_s / np.maximum(longer, step))
+        # As many run on average as run beside prompts, in the share of time that these take, and some more.
+        found = np.minimum(found, running / np.maximum(mixing, 1e-3))
         # Once every step carries prompts, as many share it as come.
         steps = np.maximum(np.minimum((1.0 - followed) * ended + followed * least, d.gaps / np.maximum(found, 1e-12)), whole)
         if turn == ROUNDS - 2:  # it changes little in between, and is the costliest of a round
@@ -135,7 +137,8 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
             waits_s = delayed * wait
         # Who leaves leaves nobody behind as often as who comes finds nobody; before the last step there were fewer by those who
         # came while it ran.
-        alone_behind = 1.0 - arrivals.waits(np.minimum(steps * inside, 1.0), d.arrival_cv2, cv2)
+        mixing = np.minimum(steps * inside, 1.0)
+        alone_behind = 1.0 - arrivals.waits(mixing, d.arrival_cv2, cv2)
         nobody = arrivals.none_after_one(inside, d.arrival_cv2)
         followed = 1.0 - np.minimum(alone_behind / np.maximum(nobody, 1e-12), 1.0)
     if s.rates_only:

@@ -37,7 +37,7 @@ def role_points(problem: Problem, roles: Sequence[RoleChoice], routed: bool = Tr
         together.setdefault((r.block.discipline, id(r.block.problem.demand)), []).append(i)
     for (name, _), index in together.items():
         some = [roles[i] for i in index]
-        d = some[0].block.problem.demand
+        d = problem.arriving(some[0].block.problem.demand)
         if routed:
             routers = np.array([r.role != "serve" for r in some])  # the draw of two between unequal groups evens less
             d = size.at_replica(d, np.array([max(r.replicas, 1) for r in some]), evened=routers)

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import numpy as np
+
 from servegen.catalog.facts import AcceleratorFacts, EngineFacts, ModelFacts
 from servegen.plan import DeployPlan, PoolPlan
 from servegen.record import record
@@ -125,12 +127,24 @@ class Problem:
         """Whether some bound limits the time to first token, so that slots must be free when a request comes."""
         return any(b.metric in ("ttft", "e2e") for b in (*self.slo.bounds, *self.slo.jointly))
 
+    def arriving(self, demand: Demand) -> Demand:
+        """The demand with requests that arrive as they are stated to, whatever sizing counted on."""
+        if not self.open_loop:
+            return demand
+        return dataclasses.replace(demand, arrival_cv2=self.demand.arrival_cv2, queue_cv2=self.demand.queue_cv2)
+
     @property
     def by_replicas(self) -> tuple[Problem, ...]:
         """What an aggregated replica is asked, by whether there are others. Of a stated concurrency one has all requests in
-        flight at all times; each of several has a number that varies with where they are sent, and strangers before it.
+        flight at all times; each of several has a number that varies with where they are sent, and strangers before it. Of
+        arrivals that are steadier than chance each of several is dealt some by chance.
         """
-        if self.load_kind != "concurrency" or self.replicas != "any":
+        if self.replicas != "any":
             return (self,)
-        among = dataclasses.replace(self.demand, own=1.0, turns=False)
+        if self.load_kind == "concurrency":
+            among = dataclasses.replace(self.demand, own=1.0, turns=False)
+        elif self.open_loop and float(np.max(self.demand.arrival_cv2)) < 1.0:
+            among = dataclasses.replace(self.demand, arrival_cv2=1.0, queue_cv2=1.0)
+        else:
+            return (self,)
         return dataclasses.replace(self, replicas="one"), dataclasses.replace(self, replicas="several", demand=among)

@@ -159,7 +159,8 @@ def as_found(problem: Problem, candidate: Candidate) -> Problem:
     seen = candidate.problem
     hits = {name: getattr(seen.workload, name) for name in ("prefix_hit", "prefix_shared", "found")}
     workload = dataclasses.replace(problem.workload, **hits)
-    return dataclasses.replace(problem, workload=workload, demand=seen.demand, kept_tokens=seen.kept_tokens)
+    demand = problem.arriving(seen.demand)
+    return dataclasses.replace(problem, workload=workload, demand=demand, kept_tokens=seen.kept_tokens)
 
 
 def found_in(candidate: Candidate) -> dict[str, Any]:

@@ -160,10 +160,14 @@ def computed_by(problem: Problem, engine: EngineOption) -> Problem:
 
 
 def by_replicas(problem: Problem) -> list[Problem]:
-    """A stated concurrency as one replica has it, and as each of several does, who are sent strangers at random."""
-    if problem.load_kind != "concurrency":
+    """A stated concurrency as one replica has it, and as each of several does, who are sent strangers at random; and so of
+    arrivals that are steadier than that."""
+    if problem.load_kind == "concurrency":
+        random = dataclasses.replace(problem.demand, own=1.0, turns=False)
+    elif problem.open_loop and problem.demand.arrival_cv2 < 1.0:
+        random = dataclasses.replace(problem.demand, arrival_cv2=1.0, queue_cv2=1.0)
+    else:
         return [problem]
-    random = dataclasses.replace(problem.demand, own=1.0, turns=False)
     return [dataclasses.replace(problem, replicas="one"), dataclasses.replace(problem, replicas="several", demand=random)]
 
 

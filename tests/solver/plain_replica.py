@@ -216,7 +216,7 @@ class Replica:
 
         n = min(asked, t.gaps * max(self.chunk - self.beside(asked), 1.0) / (t.gaps + t.new_mean))  # prompts begin no more
         beside, c = self.beside(n), t.arrival_cv2
-        rate = busy = share = longer = followed = uneven = waits = 0.0
+        rate = busy = share = longer = followed = uneven = waits = mixing = 0.0
         for turn in range(4):
             seen = max(n + beside + self.begun(busy), 1.0)
             step_s = self.decode(seen)
@@ -235,6 +235,7 @@ class Replica:
             same = min(max(company(n / t.gaps, c), 0.0), (max(1 / whole, 1.0) - 1) / 2)
             before = 0.0 if c == 1.0 else max(company(n, c) - same, 0.0)
             found = (n + before + rate * waits) / (1 + waits / max(longer, step_s) / t.gaps)
+            found = min(found, n / max(mixing, 1e-3))  # beside prompts, in their share of the time, no more than there are
             steps = max(min((1 - followed) * ended + followed * least, t.gaps / max(found, 1e-12)), whole)
             if turn == 2:
                 fills = plain_fill.fills(t, room, steps, begin, lone, followed)
@@ -250,7 +251,8 @@ class Replica:
             if t.own and turn < 3:
                 w = Work(work, work * min(whole / steps, 1.0), 1 / least, cv2, third, 0.0)
                 waits = math.prod(wait(w, busy, rate * step_s, t, n))
-            behind = waiting(min(steps * inside, 1.0), c, cv2)
+            mixing = min(steps * inside, 1.0)
+            behind = waiting(mixing, c, cv2)
             followed = 1 - min((1 - behind) / max(none_after(inside, c), 1e-12), 1.0)
 
         def computed(tokens: float, attention: float, number: float) -> float:

@@ -102,7 +102,7 @@ class Seen:
     def mean(self, metric: str, load: Traffic) -> float:
         if metric == "ttft":
             return self.ttft_mean()
-        return self.ttft_mean() + load.gaps * self.gap_mean if metric == "e2e" else self.gap_mean
+        return self.ttft_mean() + max(load.output_mean - 1.0, 0.0) * self.gap_mean if metric == "e2e" else self.gap_mean
 
 
 def _unskewed(z: float, skew: float) -> float:

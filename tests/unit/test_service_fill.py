@@ -110,3 +110,19 @@ def test_what_a_prompt_leaves_of_its_last_step_is_counted(tokens: int, room: flo
     sizes = tokens / room * (1.0 + varies * np.linspace(-1.0, 1.0, 20_001))
     counted = float(np.mean(np.ceil(sizes) - sizes))
     assert float(fill.empty(d, np.array([seen]), np.array([room]))[0, 0]) == pytest.approx(counted, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "burstiness"), [("isl: 64, osl: 2", 3.0), ("isl: 1500, osl: 10", 2.0), ("isl: 64, osl: 40", 1.0)]
+)
+def test_a_fuller_replica_carries_more_however_short_its_answers_are(lengths: str, burstiness: float) -> None:
+    """Where nearly all steps have prompts no more run beside these than run at all."""
+    p = asked(lengths, 1.0, burstiness)
+    with reduced((BATCH,), (2048,)):
+        best = search(p).best
+    assert best is not None
+    srv, before = best.roles[0].block.server, 0.0
+    for level in (0.3, 0.6, 0.9, 1.0, 1.1, 1.2, 1.4, 1.8, 2.5, 4.0, 8.0, 16.0, 32.0, 64.0):
+        point = DISCIPLINES["mixed"](srv, p.demand, np.full(len(srv.chunk), level))
+        assert float(point.rate[0]) >= before * (1.0 - 1e-9)
+        before = float(point.rate[0])

@@ -530,3 +530,20 @@ def test_of_equals_a_split_of_one_tp_is_preferred() -> None:
     one, other = (next(c for c in seen.candidates if (c.roles[0].tp == c.roles[1].tp) == same) for same in (True, False))
     other = dataclasses.replace(other, objective=one.objective, devices=one.devices)
     assert one.key(question) < other.key(question)
+
+
+@pytest.mark.parametrize("burstiness", [0.1, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("objective", ["cost", "throughput"])
+def test_a_plan_keeps_its_own_bounds_however_steady_arrivals_are(burstiness: float, objective: str) -> None:
+    """A Service deals arrivals out by chance: each of several replicas sees steadiness as little as bursts."""
+    load = "rate: 60/s, " if objective == "cost" else ""
+    asked = problem(
+        model="Qwen/Qwen3-32B",
+        slo="{ttft: {p95: 500ms}}",
+        traffic=f"{{{load}isl: 1024, osl: 256, burstiness: {burstiness}}}",
+        pool="[{accelerator: h100, nodes: 5, perNode: 8}]",
+        objective=objective,
+        constraints="{engines: [sglang]}",
+    )
+    plan = solve(asked)
+    assert plan.prediction.ttft.p95 <= 0.5 and plan.choice.roles[0].replicas > 1
