@@ -65,16 +65,18 @@ def prefill_first(s: Server, d: Demand, level: Array) -> Point:
         if d.turns:
             company = turns.company(found / steps, most, d.uncached_mean / s.chunk)
         else:
-            # Where work waits elsewhere for a slot none comes during a stall.
-            company = np.minimum(fill.gathered(rate * step, rate * service * gain * company * d.own, d), most)
+            # Where work waits elsewhere for a slot none comes during a stall; steady arrivals do not gather.
+            during = rate * service * gain * company * d.own * (np.asarray(d.arrival_cv2) >= 1.0)
+            company = np.minimum(fill.gathered(rate * step, during, d), most)
         if not s.terms.plain:  # who arrives while other groups prefill does not wait for them
             of_stall = _of_stall(np.minimum(queueing.together(rate * step, d), most), rate * service * gain, d)
             company = np.where(s.terms.groups > 1.0, np.minimum(of_stall, most), company)
         gain = batching_gain(s, d, company)
         busy = np.minimum(rate * service * gain, 1.0 - 1e-9)
         if d.own:  # those before a prompt in its queue are stalled by it, too
-            filled = company / most
-            ahead = busy * company + filled * busy**2 / (1.0 - filled * busy) * (1.0 + s.prefill_cv2) / 2.0
+            # Held where prompts fill more than half of the time, so that a fuller replica always carries more.
+            filled, held = company / most, np.minimum(busy, 0.5)
+            ahead = held * company + filled * held**2 / (1.0 - filled * held) * (1.0 + s.prefill_cv2) / 2.0
     effective = service * gain
     rate = level / (steps * step + (found + ahead) * effective)
     if s.rates_only:

@@ -140,7 +140,8 @@ class Replica:
             seen = n + beside + self.begun(busy)
             step_s = self.decode(seen)
             rate = n / (steps * step_s + (found + ahead) * self.prefill * gain)
-            prompts = min(self.begin(rate * step_s, rate * self.prefill * gain * prompts * t.own), most)
+            later = rate * self.prefill * gain * prompts * t.own if t.arrival_cv2 >= 1.0 else 0.0
+            prompts = min(self.begin(rate * step_s, later), most)
             if t.turns:
                 prompts = in_a_stall(n / steps, most, t.new_mean / self.chunk)
             if self.step.groups > 1:  # other groups prefill meanwhile
@@ -151,8 +152,8 @@ class Replica:
             gain = self.gain(prompts)
             busy = min(rate * self.prefill * gain, 1 - 1e-9)
             if t.own:  # those before a prompt stand still with it
-                part = prompts / most
-                ahead = busy * prompts + part * busy**2 / (1 - part * busy) * (1 + self.cv2) / 2
+                part, held = prompts / most, min(busy, 0.5)
+                ahead = held * prompts + part * held**2 / (1 - part * held) * (1 + self.cv2) / 2
         each = self.prefill * gain
         stood = found + ahead
         rate = n / (steps * step_s + stood * each)
