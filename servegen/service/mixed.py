@@ -97,6 +97,7 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
     running = np.minimum(level, fed)
     of_burst = queueing.company(d, running)
     beside, same = queueing.beside(d, running, of_burst), queueing.of_one_step(d, running, of_burst)
+    bursty = np.maximum(d.arrival_cv2, 1.0)  # near saturation what is steadier than chance queues as chance does
     for turn in range(ROUNDS):
         seen = np.maximum(running + beside + queueing.begun(s, d, busy), 1.0)
         step, base = s.terms.decode_s(seen, s.kv_s), decoding_s(seen)
@@ -138,8 +139,8 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         # Who leaves leaves nobody behind as often as who comes finds nobody; before the last step there were fewer by those who
         # came while it ran.
         mixing = np.minimum(steps * inside, 1.0)
-        alone_behind = 1.0 - arrivals.waits(mixing, d.arrival_cv2, cv2)
-        nobody = arrivals.none_after_one(inside, d.arrival_cv2)
+        alone_behind = 1.0 - arrivals.waits(mixing, bursty, cv2)
+        nobody = arrivals.none_after_one(inside, bursty)
         followed = 1.0 - np.minimum(alone_behind / np.maximum(nobody, 1e-12), 1.0)
     if s.rates_only:
         return of_rate(running, rate)

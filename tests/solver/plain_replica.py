@@ -253,8 +253,8 @@ class Replica:
                 w = Work(work, work * min(whole / steps, 1.0), 1 / least, cv2, third, 0.0)
                 waits = math.prod(wait(w, busy, rate * step_s, t, n))
             mixing = min(steps * inside, 1.0)
-            behind = waiting(mixing, c, cv2)
-            followed = 1 - min((1 - behind) / max(none_after(inside, c), 1e-12), 1.0)
+            behind = waiting(mixing, max(c, 1.0), cv2)
+            followed = 1 - min((1 - behind) / max(none_after(inside, max(c, 1.0)), 1e-12), 1.0)
 
         def computed(tokens: float, attention: float, number: float) -> float:
             """Seconds of a prompt alone: full steps, and what is left."""

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-70b-long-context, plan ca99e968a898bcb8. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-70b-long-context, plan a28145a3f6332f66. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-70b-long-context on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -15,12 +15,11 @@ exec python3 -m sglang.launch_server \
   --quantization fp8 \
   --kv-cache-dtype fp8_e4m3 \
   --context-length 34816 \
-  --mem-fraction-static 0.838 \
-  --max-running-requests 18 \
-  --chunked-prefill-size 8192 \
-  --max-prefill-tokens 8192 \
-  --enable-mixed-chunk \
-  --cuda-graph-max-bs-decode 18 \
+  --mem-fraction-static 0.873 \
+  --max-running-requests 20 \
+  --chunked-prefill-size 4096 \
+  --max-prefill-tokens 4096 \
+  --cuda-graph-max-bs-decode 20 \
   --schedule-policy fcfs \
   --enable-metrics \
   "$@"
