@@ -132,7 +132,9 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         inside = found / d.gaps if d.turns else rate * longer
         busy = np.minimum(inside * least if d.turns else rate * work, 1.0)
         cv2, third = _moments(s, d, whole, work)
-        if d.own and turn < ROUNDS - 1:
+        if turn == ROUNDS - 1:  # what follows is for the next
+            break
+        if d.own:
             w = Work(work, work * np.minimum(whole / steps, 1.0), 1.0 / least, cv2, third, zero)
             delayed, wait = waiting.wait(w, busy, waiting.alone(rate * step, d), d, running)
             waits_s = delayed * wait
