@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from servegen.record import record
 from servegen.service import arrivals, queueing
 from servegen.service.demand import EDGES, Demand
+from servegen.service.server import steps_left
 
 Array = NDArray[np.float64]
 
 #: Shares of what a step may hold of prompts, between which it lies; the last bin is a full step.
-GRID: Array = np.minimum(np.arange(len(EDGES)) / (len(EDGES) - 2.0), 1.0) ** 2
+GRID: Array = np.minimum(np.arange(10) / 8.0, 1.0) ** 2
 #: Half the width of a uniform distribution, in its standard deviations.
 SQRT3 = 3.0**0.5
 #: Mean fills of a step whose work is exponential, (1 - exp(-z)) / z, by z = room / mean work, and the logarithms of z.
@@ -31,7 +33,7 @@ def gathered(plain: Array, longer: Array, d: Demand) -> Array:
     before = np.stack((plain, longer))
     together = queueing.together(before, d)
     since = before / (1.0 + together)
-    none = arrivals.none_after_one(np.stack((since + longer, since)), d.arrival_cv2)
+    none = arrivals.none_after_one(np.stack((since + longer, since)), d.arrival_cv2, d.dealt)
     first, then = none[0] / np.maximum(none[1], 1e-12)
     more = (1.0 - first) / np.maximum(then, 1e-12)
     return np.asarray((together[0] + more * together[1]) / (1.0 + more))
@@ -42,37 +44,56 @@ def empty(d: Demand, seen: Array, room: Array) -> Array:
     the room, which varies with the number of sequences ``seen``."""
     varies = np.minimum(SQRT3 * np.sqrt(seen) / room, 0.5)[:, None]
     low, high = (d.uncached_edges[:-1] / room[:, None] * (1.0 - varies), d.uncached_edges[1:] / room[:, None] * (1.0 + varies))
-    return np.asarray((_left(high) - _left(low)) / (high - low))
+    return np.asarray((steps_left(high) - steps_left(low)) / (high - low))
 
 
-def _left(steps: Array) -> Array:
-    """Integral of ceil(x) - x up to ``steps``."""
-    whole = np.floor(steps)
-    part = steps - whole
-    return np.asarray(whole / 2.0 + part - part * part / 2.0)
-
-
-def fills(d: Demand, room: Array, steps: Array, prompts: Array, lone: Array, followed: Array) -> tuple[Array, Array]:
-    """Tokens of prompts at the edges of bins, (rows, edges), and the share of steps with prompts in each bin, (rows, bins).
-
-    A prompt without company takes ``lone`` steps, all full but the last one, unless that is ``followed``. Of others the work that
-    waits when a step begins is exponential, by replays of prompts of all kinds, and as much as makes the mean of all right: each
-    prompt has its share of ``steps``, and ``prompts`` begin together.
+@record
+class Sharing:
+    """Of the steps with prompts the share of those of a prompt alone, which takes ``counted`` of them, and fills ``last`` of the
+    last one; and the room over the mean work of all others. Shapes (rows,).
     """
-    whole = d.uncached_mean / room
+
+    alone: Array
+    counted: Array
+    last: Array
+    z: Array
+
+    def full(self, lone: Array) -> Array:
+        """Share of the steps with prompts that are full, of prompts that alone take ``lone``."""
+        return self.alone * (lone - 1.0) / self.counted + (1.0 - self.alone) * np.exp(-self.z)
+
+
+def sharing(whole: Array, steps: Array, prompts: Array, lone: Array, followed: Array) -> Sharing:
+    """How steps are shared. A prompt without company takes ``lone``, all full but the last one, unless that is ``followed``. Of
+    others the work that waits when a step begins is exponential, by replays of prompts of all kinds, and as much as makes the
+    mean of all right: each prompt of ``whole`` steps has its share of ``steps``, and ``prompts`` begin together.
+    """
     last = np.clip(whole - (lone - 1.0), 1e-3, 1.0)  # what a prompt alone has in its last step
     counted = np.maximum(lone - followed, 1e-9)
     alone = np.minimum(counted / (prompts * prompts * steps), 1.0)
     mean = (lone - 1.0 + (1.0 - followed) * last) / counted
     rest = np.clip((np.minimum(whole / steps, 1.0) - alone * mean) / np.maximum(1.0 - alone, 1e-9), 1e-4, 1.0 - 1e-4)
-    z = np.exp(np.interp(rest, _MEAN, _LOG_Z))
-    most = np.minimum(np.maximum(d.uncached_edges[-2] / room, MOST_WORK / z), 1.0)
+    return Sharing(alone, counted, last, np.exp(np.interp(rest, _MEAN, _LOG_Z)))
+
+
+def steps_of_whole(whole: Array, prompts: Array, rest: Array, d: Demand) -> Array:
+    """Steps that each prompt takes where ``prompts`` begin together, of ``whole`` < 1 steps each, and a share ``rest`` of the
+    steps holds nothing but what is left of one. Of a burst those begin later that a step has no room for.
+    """
+    return np.asarray((1.0 + arrivals.overflow(prompts, whole, d.arrival_cv2)) / (prompts * (1.0 - rest)))
+
+
+def fills(d: Demand, room: Array, lone: Array, followed: Array, of: Sharing) -> tuple[Array, Array, Array]:
+    """Tokens of prompts at the edges of bins, (rows, edges), and the shares of steps with prompts that are in each bin, (rows,
+    bins): those of a prompt alone, and all others.
+    """
+    most = np.minimum(np.maximum(d.uncached_edges[-2] / room, MOST_WORK / of.z), 1.0)
     at = most[:, None] * GRID
-    weights = np.diff(-np.exp(-z[:, None] * at), axis=1)
-    weights[:, -1] = np.exp(-z * most)
-    own = (1.0 - followed)[:, None] * _last_step(d, room, at, last)
+    weights = np.diff(-np.exp(-of.z[:, None] * at), axis=1)
+    weights[:, -1] = np.exp(-of.z * most)
+    own = (1.0 - followed)[:, None] * _last_step(d, room, at, of.last)
     own[:, -1] = lone - 1.0
-    return at * room[:, None], (alone / counted)[:, None] * own + (1.0 - alone)[:, None] * weights
+    return at * room[:, None], (of.alone / of.counted)[:, None] * own, (1.0 - of.alone)[:, None] * weights
 
 
 def _last_step(d: Demand, room: Array, at: Array, mean: Array) -> Array:

@@ -34,9 +34,8 @@ FEW = 200
 FIRST_OF_MANY: Array = FIRST[[0, 3, 5, 7, 10]]
 
 
-def _shares(edges_s: Array, t: Array) -> Array:
-    """Of each bin between edges the share that is at most ``t`` (linear in between). Shapes (rows, k+1), (rows,) -> (rows, k)."""
-    low, high = edges_s[:, :-1], edges_s[:, 1:]
+def _shares(low: Array, high: Array, t: Array) -> Array:
+    """Of each bin from ``low`` to ``high`` the share that is at most ``t`` (linear in between). Shapes (rows, k), (rows,)."""
     # Beside any other number the tiny one is nothing, but a bin of no width is passed at its edge.
     share = (t[:, None] - low + TINY) / np.maximum(high - low, TINY)
     return np.minimum(np.maximum(share, 0.0), 1.0)
@@ -122,9 +121,9 @@ def itl_exceeds(p: Point, t: Array, guard: float = 1.0) -> Array:
     share = np.minimum(guard * p.stall_share, 1.0)
     late = t - p.gap_s
     plain = _normal_tail(_skewed(late / np.maximum(p.gap_sd_s, 1e-9), p.gap_skew))
-    longer = 1.0 - _shares(p.stall_edges_s, late)
+    longer = 1.0 - _shares(p.stall_low_s, p.stall_high_s, late)
     if p.joined.any():
-        mine = (p.stall_edges_s[:, 1:] + p.stall_edges_s[:, :-1]) / 2.0
+        mine = (p.stall_low_s + p.stall_high_s) / 2.0
         slack = np.maximum(late[:, None] - mine - p.joined_least_s, 0.0) / np.maximum(p.joined_s, 1e-12)
         longer = (1.0 - p.joined) * longer + p.joined * _tail(slack, p.joined_cv2)
     stalled = np.einsum("ij,ij->i", longer, p.stall_weights) * (late < p.stall_most_s)
@@ -144,7 +143,7 @@ def _tpot(p: Point, d: Demand) -> tuple[Array, Array]:
     fast as they end, so that an answer sees much the same number throughout. The last round of a burst yields tokens that an
     answer has no use for, which costs a short one most (renewal theory).
     """
-    middle = (p.stall_edges_s[:, 1:] + p.stall_edges_s[:, :-1]) / 2.0
+    middle = (p.stall_low_s + p.stall_high_s) / 2.0
     least, more = p.joined_least_s, p.joined_s
     joined = p.joined * (2.0 * middle * (least + more) + least**2 + 2.0 * least * more + (1.0 + p.joined_cv2) * more**2)
     each = p.stall_share * np.sum(p.stall_weights * (middle**2 + joined), axis=1)

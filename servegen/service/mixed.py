@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from servegen.service import arrivals, fill, queueing, turns, waiting
 from servegen.service.burst import burst
-from servegen.service.demand import Demand
+from servegen.service.demand import PLACES, Demand
 from servegen.service.point import Point, of_rate, without_edges
 from servegen.service.server import Server
 from servegen.service.waiting import Work
@@ -20,6 +20,8 @@ Array = NDArray[np.float64]
 ROUNDS = 4
 #: Half the width of a uniform distribution, in its standard deviations.
 SQRT3 = 3.0**0.5
+#: Shares of full steps between two places.
+OF_FULL: Array = np.diff(np.append(PLACES[:-1], 1.0))
 #: Below and above a mean, (sides, 1).
 SIDES: Array = np.array([[-1.0], [1.0]])
 
@@ -41,10 +43,13 @@ def _modulated(
 def _moments(s: Server, d: Demand, whole: Array, work: Array) -> tuple[Array, Array]:
     """Squared coefficient of variation, and E[x^3]/E[x]^3, of the ``work`` of a prompt. Where steps are full it goes by tokens,
     and by what attention adds for long prompts; where they hold whole prompts, by prompts."""
-    packed, share = np.minimum(whole, 1.0), np.minimum(s.prefill_mean_s / work, 1.0)
-    deviation = d.uncached_cv2**0.5 + np.maximum(np.sqrt(s.prefill_cv2) - d.uncached_cv2**0.5, 0.0) * share
-    third = d.uncached_third + np.maximum(s.prefill_third - d.uncached_third, 0.0) * share
-    return packed * deviation**2 + (1.0 - packed) * s.prefill_cv2, packed * third + (1.0 - packed) * s.prefill_third
+    packed, each = np.minimum(whole, 1.0), np.maximum(work - s.attention_mean_s, 0.0) / d.uncached_mean
+    x2, x3 = d.uncached_mean**2 * (1.0 + d.uncached_cv2), d.uncached_mean**3 * d.uncached_third
+    xa, aa, xxa, xaa, aaa = s.attention_moments.T
+    square = each * (each * x2 + 2.0 * xa) + aa
+    cube = each * (each * (each * x3 + 3.0 * xxa) + 3.0 * xaa) + aaa
+    cv2, third = np.maximum(square / work**2 - 1.0, 0.0), cube / work**3
+    return packed * cv2 + (1.0 - packed) * s.prefill_cv2, packed * third + (1.0 - packed) * s.prefill_third
 
 
 def _by_token(rate: Array, work: Array, cv2: Array, rest: Array) -> Array:
@@ -54,10 +59,17 @@ def _by_token(rate: Array, work: Array, cv2: Array, rest: Array) -> Array:
     return np.asarray(rest / 2.0 + busy * work * (1.0 + cv2) / (2.0 * (1.0 - busy)))
 
 
-def _of_first(rate: Array, work: Array, alone: Array) -> Array:
-    """By how much others wait longer for the first prompt of a queue, which takes ``alone`` what shares steps for its ``work``
-    later on (M/G/1 with another first service, Welch 1964)."""
-    return np.asarray(rate * (alone**2 - work**2) / (2.0 * (1.0 + rate * (alone - work))))
+def _seen_by_gaps(single: Array, others: Array, outside: Array) -> Array:
+    """Weights of bins of steps as gaps see them, (rows, bins), by the shares of steps with a prompt alone (``single``) and with
+    others, and by what those that an outsider sees are of all that run beside prompts. A prompt alone finds as many, so that
+    all beyond these run beside others, at the most twice as many.
+    """
+    alone = single.sum(axis=1)
+    many = np.minimum((1.0 - alone * np.minimum(outside, 1.0)) / np.maximum(1.0 - alone, 1e-9), 2.0)
+    few = (1.0 - many * (1.0 - alone)) / np.maximum(alone, 1e-9)
+    weights = few[:, None] * single + many[:, None] * others
+    weights = np.concatenate((weights[:, :-1], weights[:, -1:] * OF_FULL), axis=1)
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
 def mixed(s: Server, d: Demand, level: Array) -> Point:
@@ -90,13 +102,13 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         return mixed_step(base, decoding, tokens, prompts, attention * prompts)
 
     zero = np.zeros_like(level)
-    rate, busy, share, longer, followed, uneven, waits_s, mixing = zero, zero, zero, zero, zero, zero, zero, zero
+    rate, busy, share, longer, followed, uneven, mixing, unjoined = zero, zero, zero, zero, zero, zero, zero, zero
     # Those that decode leave prompts the less room the more they are: of so many as many end as prompts then can begin.
-    beside = queueing.beside(d, level, queueing.company(d, level))
-    fed = d.gaps * np.maximum(s.chunk - beside, 1.0) / (d.gaps + d.uncached_mean)
+    fed = d.gaps * s.chunk / (d.gaps + d.uncached_mean)
+    fed = d.gaps * np.maximum(s.chunk - queueing.beside(d, fed), 1.0) / (d.gaps + d.uncached_mean)
     running = np.minimum(level, fed)
     of_burst = queueing.company(d, running)
-    beside, same = queueing.beside(d, running, of_burst), queueing.of_one_step(d, running, of_burst)
+    beside, same = queueing.beside(d, running), queueing.of_one_step(d, running, of_burst)
     bursty = np.maximum(d.arrival_cv2, 1.0)  # near saturation what is steadier than chance queues as chance does
     for turn in range(ROUNDS):
         seen = np.maximum(running + beside + queueing.begun(s, d, busy), 1.0)
@@ -111,16 +123,23 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         alone = np.maximum(parts + rounded, 1.0)
         lone = alone @ d.node_weights
         # Those of one step end in the same last step; what that has left goes to those who waited behind them when it began.
-        several = np.maximum(parts + (begin * whole + 0.5)[:, None], 1.0) @ d.node_weights
-        ended = (lone / begin + (1.0 - 1.0 / begin) * several) / begin
+        group = np.maximum(parts + (begin * whole + 0.5)[:, None], 1.0) @ d.node_weights
+        ended = (lone / begin + (1.0 - 1.0 / begin) * group) / begin
         least = np.maximum(whole, 1.0 / begin)
-        found = queueing.passed(d, running, of_burst, same, 1.0 / whole, rate * waits_s, waits_s / np.maximum(longer, step))
+        found = queueing.passed(d, running, of_burst, same, 1.0 / whole, mixing, share)
         # As many run on average as run beside prompts, in the share of time that these take, and some more.
         found = np.minimum(found, running / np.maximum(mixing, 1e-3))
         # Once every step carries prompts, as many share it as come.
-        steps = np.maximum(np.minimum((1.0 - followed) * ended + followed * least, d.gaps / np.maximum(found, 1e-12)), whole)
+        steps = (1.0 - followed) * ended + followed * least
+        if turn:
+            rest = fill.sharing(whole, steps, begin, lone, followed).full(lone) * unjoined
+            several = fill.steps_of_whole(whole, begin, rest, d)
+            steps = steps + np.clip(2.0 * (1.0 - whole), 0.0, 1.0) * (several - steps)
+        steps = np.maximum(np.minimum(steps, d.gaps / np.maximum(found, 1e-12)), whole)
         if turn == ROUNDS - 2:  # it changes little in between, and is the costliest of a round
-            tokens, weights = fill.fills(d, room, steps, begin, lone, followed)
+            shared = fill.sharing(whole, steps, begin, lone, followed)
+            tokens, single, others = fill.fills(d, room, lone, followed, shared)
+            weights = single + others
             middle = (tokens[:, 1:] + tokens[:, :-1]) / 2.0
             uneven = np.sum(weights * holding(base, seen, middle), axis=1) - holding(base, seen, np.sum(weights * middle, axis=1))
             uneven = np.maximum(uneven, 0.0)
@@ -131,22 +150,21 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         # Requests of a closed loop come by steps, and so the slower while prompts are computed.
         inside = found / d.gaps if d.turns else rate * longer
         busy = np.minimum(inside * least if d.turns else rate * work, 1.0)
-        cv2, third = _moments(s, d, whole, work)
         if turn == ROUNDS - 1:  # what follows is for the next
             break
-        if d.own:
-            w = Work(work, work * np.minimum(whole / steps, 1.0), 1.0 / least, cv2, third, zero)
-            delayed, wait = waiting.wait(w, busy, waiting.alone(rate * step, d), d, running)
-            waits_s = delayed * wait
         # Who leaves leaves nobody behind as often as who comes finds nobody; before the last step there were fewer by those who
         # came while it ran.
         mixing = np.minimum(steps * inside, 1.0)
-        alone_behind = 1.0 - arrivals.waits(mixing, bursty, cv2)
-        nobody = arrivals.none_after_one(inside, bursty)
+        waits = arrivals.waits(mixing, bursty, d.uncached_cv2, d.dealt)
+        alone_behind = 1.0 - arrivals.of_alike(waits, bursty, d.uncached_cv2)
+        full = step + (longer - step) * steps / whole
+        # Who comes in a full step shares the next one with what is left of that.
+        nobody, unjoined = arrivals.none_after_one(np.stack((inside, full / longer * inside)), bursty, d.dealt)
         followed = 1.0 - np.minimum(alone_behind / np.maximum(nobody, 1e-12), 1.0)
     if s.rates_only:
         return of_rate(running, rate)
     gap_mean_s = share * longer + (1.0 - share) * step
+    cv2, third = _moments(s, d, whole, work)
     means = {"level": running, "seen": seen, "rate": rate, "busy": busy, "gap_s": step, "gap_mean_s": gap_mean_s}
     base_found = decoding_s(found)
 
@@ -158,8 +176,7 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
         before = mixed_step(base_found, found, full, np.zeros_like(number), each * full)
         return (number - 1.0) * before + mixed_step(base_found, found, last, np.ones_like(number), each * last)
 
-    attention = s.attention_mean_s[:, None] * d.uncached_nodes / d.uncached_mean
-    means["service_mean_s"] = computed_s(d.uncached_nodes, alone, attention) @ d.node_weights
+    means["service_mean_s"] = computed_s(d.uncached_nodes, alone, s.attention_nodes_s) @ d.node_weights
     full = mixed_step(base, seen, room, np.maximum(1.0 / whole, 1.0), s.attention_mean_s / whole)
     number = queueing.number_std(s, d, running, beside, step)
     # One more prompt fills what room a step has left; where there is none it takes steps of its own.
@@ -170,42 +187,41 @@ def mixed(s: Server, d: Demand, level: Array) -> Point:
     more = np.where(whole < 1.0, np.minimum((then + uneven - together * work) / crowd, work), work)
     w = Work(work, more, together, cv2, third, (full - step) * np.maximum(1.0 - whole, 0.5))
     if d.turns:  # the more decode the fewer wait
-        means |= turns.queued(w, d, running, rate, busy, (step, longer, share), waiting.alone(rate * step, d))
+        means |= turns.queued(w, d, running, level - running, rate, busy, (step, longer, share), waiting.alone(rate * step, d))
         means["const_s"] = means["const_s"] + s.request_s
     else:
         delayed, wait = _modulated(s, d, w, rate, number, room, running, waiting.alone(rate * step, d))
         if d.open_loop:
             least_wait = _by_token(rate, whole * full, cv2, busy * longer * (1.0 - 1.0 / together))
-            # Where prompts leave more than half of their last step, a follower ends in it what it would have had to begin anew.
-            costs = np.minimum(np.clip(2.0 * (1.0 - lone + whole), 0.0, 1.0), lone - 1.0)
-            first = costs * _of_first(rate, work, np.maximum(means["service_mean_s"], work))
-            wait = np.maximum(wait, least_wait / np.maximum(delayed, 1e-12)) + first / np.maximum(delayed, 1e-12)
+            wait = np.maximum(wait, least_wait / np.maximum(delayed, 1e-12))
         means |= waiting.first_token(w, d, rate, busy, step, s.request_s, (delayed, wait))
     if not s.prefill_edges_s.shape[1]:
         return without_edges(tokens_together, **means)
-    varied = queueing.spread(s, d, seen, number, step)
+    varied = queueing.spread(s, d, seen, queueing.seen_std(s, d, running, seen, step), step)
     spread = SQRT3 * varied["gap_sd_s"]
-    stalls = holding(base, seen, tokens) - step[:, None]
-    most = np.maximum(full - step, 0.0) + spread
-    stalls[:, -2] = np.minimum(stalls[:, -2], full - step - spread)
-    stalls[:, -1] = most
-    # Prompts that fill a step have waited, while others began to decode: more run beside them than beside the first of a queue.
-    weights[:, -1] *= np.maximum(1.0 + (1.0 - weights[:, -1]) * (1.0 - running / np.maximum(found, 1e-12)), 1.0)
+    # Full steps differ by how far their prompts have come, on which attention depends.
+    attending = (full - s.attention_mean_s / whole)[:, None] + room[:, None] * s.attention_token_s
+    fuller = np.maximum(attending, s.terms.prompt_s[:, None]) - step[:, None]
+    stalls = np.concatenate((holding(base, seen, tokens[:, :-1]) - step[:, None], fuller[:, 1:]), axis=1)
+    stalls[:, -len(PLACES)] = np.minimum(stalls[:, -len(PLACES)], fuller[:, 0] - spread)
+    stalls[:, -1] += spread
+    weights = _seen_by_gaps(single, others, running / np.maximum(found, 1e-12))
     # Between two bins, half of what either leaves empty.
     left = np.concatenate((rounded[:, :1], (rounded[:, 1:] + rounded[:, :-1]) / 2.0, rounded[:, -1:]), axis=1)
     number = np.maximum(d.uncached_edges / room[:, None] + left, 1.0)
-    none = np.zeros_like(weights)
+    stalls, none = np.maximum.accumulate(np.maximum(stalls, 0.0), axis=1), np.zeros_like(weights)
     return Point(
         **means,
         service_edges_s=np.maximum.accumulate(computed_s(d.uncached_edges, number, s.attention_edges_s), axis=1),
         **varied,
         stall_share=share,
-        stall_edges_s=np.maximum.accumulate(np.maximum(stalls, 0.0), axis=1),
-        stall_weights=weights / weights.sum(axis=1, keepdims=True),
+        stall_low_s=stalls[:, :-1],
+        stall_high_s=stalls[:, 1:],
+        stall_weights=weights,
         joined=none,
         joined_least_s=none,
         joined_s=none,
         joined_cv2=none + 1.0,
-        stall_most_s=most,
+        stall_most_s=stalls[:, -1],
         burst=tokens_together,
     )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from servegen.record import record
+from servegen.roofline.step import join
 from servegen.service.burst import Burst
 from servegen.service.demand import WIDTHS
 
@@ -21,12 +24,12 @@ class Point:
     First token: ``const`` + rest + wait + service. The rest of the step in progress lies evenly between 0 and ``rest_s``.
     The wait is 0 with chance 1 - ``delayed`` and else has the mean ``wait_s`` and the squared coefficient of variation
     ``wait_cv2`` (1 is exponential). Service lies between ``service_edges_s``. Gap: ``gap_s`` (spread ``gap_sd_s``, skewness
-    ``gap_skew``), with chance ``stall_share`` lengthened by a stall: one prompt's, between ``stall_edges_s``, whose bins weigh
-    ``stall_weights``, and with chance ``joined`` that of others, ``joined_least_s`` and a time of mean ``joined_s`` and variation
-    ``joined_cv2`` more (all by bin); ``stall_most_s`` at the most. ``gap_mean_s`` counts the stalls. With a ``burst`` that gap is
-    a round's, behind which its other tokens follow at once; ``gap_mean_s`` is the mean over all of them. ``seen`` is the mean
-    number of sequences in the step of a gap, its own with them, ``level`` that at a random time. ``busy`` is the share of time
-    that prompts are computed.
+    ``gap_skew``), with chance ``stall_share`` lengthened by a stall: one prompt's, in bins from ``stall_low_s`` to
+    ``stall_high_s`` that weigh ``stall_weights``, and with chance ``joined`` that of others, ``joined_least_s`` and a time of
+    mean ``joined_s`` and variation ``joined_cv2`` more (all by bin); ``stall_most_s`` at the most. ``gap_mean_s`` counts the
+    stalls. With a ``burst`` that gap is a round's, behind which its other tokens follow at once; ``gap_mean_s`` is the mean over
+    all of them. ``seen`` is the mean number of sequences in the step of a gap, its own with them, ``level`` that at any time.
+    ``busy`` is the share of time that prompts are computed.
     """
 
     level: Array
@@ -44,7 +47,8 @@ class Point:
     gap_sd_s: Array
     gap_skew: Array
     stall_share: Array
-    stall_edges_s: Array
+    stall_low_s: Array
+    stall_high_s: Array
     stall_weights: Array
     joined: Array
     joined_least_s: Array
@@ -57,8 +61,26 @@ class Point:
 
 #: Columns of edges or bins.
 _BY_BIN = frozenset(
-    ("service_edges_s", "stall_edges_s", "stall_weights", "joined", "joined_least_s", "joined_s", "joined_cv2")
+    ("service_edges_s", "stall_low_s", "stall_high_s", "stall_weights", "joined", "joined_least_s", "joined_s", "joined_cv2")
 )
+
+
+#: Columns of the bins of stalls, of which disciplines have their own number.
+_OF_STALLS = ("stall_low_s", "stall_high_s", "stall_weights", "joined", "joined_least_s", "joined_s", "joined_cv2")
+
+
+def stacked(parts: Sequence[Point]) -> Point:
+    """The rows of several points under each other, those of fewer bins of stalls filled up with bins that hold none."""
+    widest = max(p.stall_weights.shape[1] for p in parts)
+    return join([_widened(p, widest - p.stall_weights.shape[1]) for p in parts])
+
+
+def _widened(p: Point, by: int) -> Point:
+    if not by or not p.stall_weights.shape[1]:
+        return p
+    more: dict[str, Any] = {name: np.pad(getattr(p, name), ((0, 0), (0, by))) for name in _OF_STALLS}
+    more["joined_cv2"][:, -by:] = 1.0
+    return dataclasses.replace(p, **more)
 
 
 def even(level: Array) -> Array:
@@ -77,8 +99,8 @@ def without_edges(burst: Burst | None, **means: Array) -> Point:
     none = np.zeros((len(means["level"]), 0))
     zeros = np.zeros_like(means["level"])
     blank = {
-        "service_edges_s": none, "gap_sd_s": zeros, "gap_skew": zeros, "stall_share": zeros, "stall_edges_s": none,
-        "stall_weights": none, "joined": none, "joined_least_s": none, "joined_s": none, "joined_cv2": none,
+        "service_edges_s": none, "gap_sd_s": zeros, "gap_skew": zeros, "stall_share": zeros, "stall_low_s": none,
+        "stall_high_s": none, "stall_weights": none, "joined": none, "joined_least_s": none, "joined_s": none, "joined_cv2": none,
         "stall_most_s": zeros,
     }  # fmt: skip
     return Point(**means, **blank, burst=burst)
@@ -103,7 +125,8 @@ def unstalled(burst: Burst | None, service_edges_s: Array, gap_sd_s: Array, gap_
         gap_sd_s=gap_sd_s,
         gap_skew=gap_skew,
         stall_share=never,
-        stall_edges_s=np.zeros_like(service_edges_s),
+        stall_low_s=none,
+        stall_high_s=none,
         stall_weights=even(never),
         joined=none,
         joined_least_s=none,

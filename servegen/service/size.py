@@ -95,7 +95,8 @@ def exceeds(metric: str, p: Point, d: Demand, t: Array, guard: float = 1.0) -> A
 
 def at_replica(d: Demand, replicas: Array, evened: Mask) -> Demand:
     """The demand as each of ``replicas`` (rows,) sees it: dealt out at random, as a Kubernetes Service does (a thinned renewal
-    process, exact), or ``evened`` by a router that sends each to the emptier of two, as if they had turns.
+    process, exact), or ``evened`` by a router that sends each to the emptier of two: bursts as if they had turns, and what that
+    leaves of waiting by :mod:`servegen.service.drawn`.
 
     That holds for the servers of a split, whose requests in flight are those that wait. A replica that serves holds many more
     than wait for it, and a draw between such is halfway between turns and chance, by replays of both.
@@ -104,15 +105,17 @@ def at_replica(d: Demand, replicas: Array, evened: Mask) -> Demand:
         return d
     least = np.where(evened, 0.0, 1.0)
     arrival, queue = (least + (cv2 - least) / replicas for cv2 in (d.arrival_cv2, d.queue_cv2))
-    return dataclasses.replace(d, arrival_cv2=arrival, queue_cv2=queue)
+    drawn, dealt = np.where(evened, replicas, 1.0), np.where(evened, 1.0, replicas)
+    return dataclasses.replace(d, arrival_cv2=arrival, queue_cv2=queue, drawn=drawn, dealt=dealt)
 
 
 def rows_of(d: Demand, index: NDArray[np.int64]) -> Demand:
     """The demand of the replicas of an index, where each sees its own arrivals."""
     if isinstance(d.arrival_cv2, float) and isinstance(d.queue_cv2, float):
         return d
-    arrival, queue = (cv2 if isinstance(cv2, float) else cv2[index] for cv2 in (d.arrival_cv2, d.queue_cv2))
-    return dataclasses.replace(d, arrival_cv2=arrival, queue_cv2=queue)
+    columns = (d.arrival_cv2, d.queue_cv2, d.drawn, d.dealt)
+    arrival, queue, drawn, dealt = (column if isinstance(column, float) else column[index] for column in columns)
+    return dataclasses.replace(d, arrival_cv2=arrival, queue_cv2=queue, drawn=drawn, dealt=dealt)
 
 
 def mean(metric: str, p: Point, d: Demand) -> Array:

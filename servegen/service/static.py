@@ -28,7 +28,7 @@ def static(s: Server, d: Demand, level: Array) -> Point:
     size = np.maximum(level, 1.0)
     length = _batch_s(s, d, size)
     bends = np.clip(np.log(_batch_s(s, d, GROWN * size) / length) / np.log(GROWN), 0.0, 0.95)
-    came = (1.0 + np.maximum(2.0 * arrivals.company(size, d.arrival_cv2), -0.9)) / size
+    came = (1.0 + np.maximum(2.0 * arrivals.company(size, d.arrival_cv2, d.dealt), -0.9)) / size
     outputs = np.interp(np.log(size), np.log(BATCH_GRID), d.longest_cv2)
     size_cv2 = (came + outputs) / (1.0 - bends**2)
     length_cv2 = outputs + bends**2 * size_cv2

@@ -7,6 +7,8 @@ that requests are counted by steps here and not by time: ``ends`` is how many en
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -16,6 +18,7 @@ from servegen.record import record
 from servegen.service import arrivals, waiting
 from servegen.service.burst import Burst, rounds_of
 from servegen.service.demand import Demand
+from servegen.service.point import Point
 from servegen.service.waiting import Work
 
 Array = NDArray[np.float64]
@@ -173,35 +176,73 @@ def _back(d: Demand, level: Array, busy: Array, service_cv2: Array) -> Array:
     return np.asarray(np.maximum((np.minimum(service_cv2, 1.0) + shifted) / (1.0 + shifted), arrivals.EVEN))
 
 
+@functools.cache
+def _reflected() -> tuple[Array, Array]:
+    """Of a normal number of deviation 1 that is held above 0: its density there over the chance of being above, rising, and its
+    mean times that."""
+    z = np.linspace(8.0, -30.0, 400)
+    below = np.array([math.erfc(-v / math.sqrt(2.0)) / 2.0 for v in z])
+    at = np.exp(-z * z / 2.0) / math.sqrt(2.0 * math.pi) / below
+    return at, at * (z + at)
+
+
+def _returning(queue: Array, level: Array, busy: Array) -> Array:
+    """What a ``queue`` (a mean number) is of one whose arrivals do not depend on it: who waits sends nothing, so that it does not
+    grow exponentially long but is drawn back, a reflected Ornstein-Uhlenbeck process. Both have the same share of idle time."""
+    drift = np.sqrt(np.maximum(1.0 - busy, 1e-12) * level / np.maximum(busy * queue, 1e-12))
+    return np.interp(drift, *_reflected())
+
+
 def queued(
-    w: Work, d: Demand, level: Array, rate: Array, busy: Array, steps: tuple[Array, Array, Array], alone: Array
+    w: Work, d: Demand, level: Array, more: Array, rate: Array, busy: Array, steps: tuple[Array, Array, Array], alone: Array
 ) -> dict[str, Array]:
     """What comes before a prompt's own computation in mixed steps, by the names of :class:`servegen.service.point.Point`, but for
-    what the engine adds. ``steps`` are seconds without prompts, with some, and the share of the latter.
+    what the engine adds. ``more`` than the ``level`` wait in any case, for whom steps have no room. ``steps`` are seconds without
+    prompts, with some, and the share of the latter.
 
     A request waits for the step that has just begun, in which a queue passes, too, and behind it for those that ended with it and
     for what is left of the queue, whose length is nearly exponential. Those who wait are the users that do not decode, so that
     their number never varies more than that of those who do: of a long queue a part is certain (machine repair, M/M/1//N, to a
-    tenth).
+    tenth), but for what their own lengths add.
     """
     step, longer, share = steps
     ends = level / d.gaps
     cv2 = _back(d, level, busy, w.cv2)
     delayed, mean = waiting.wait(w, busy, alone, dataclasses.replace(d, queue_cv2=cv2), level)
-    mean = np.maximum(mean, 1e-12)
+    mean = np.maximum(mean * _returning(rate * delayed * mean, level, busy), 1e-12)
     # What is as regular as a clock has none beside it.
     number = _waiting(ends)
     beside, some = cv2 * ends / 2.0 * w.each_s, cv2 * (1.0 - 1.0 / number)
     chance = np.minimum(np.maximum(delayed - beside / mean, 0.0) * np.exp(-longer / mean), share)
-    queue = 1.0 - (1.0 - some) * (1.0 - chance)
-    left = beside + chance * mean
-    unsure = np.sqrt(level / np.maximum(level + (rate * left) ** 2, 1e-300))
+    queue = 1.0 - (1.0 - some) * (1.0 - chance) * np.exp(-more)
+    left = beside + chance * mean + more / np.maximum(rate, 1e-300)
+    varied = level + w.cv2 * rate * left
+    unsure = np.sqrt(varied / np.maximum(varied + (rate * left) ** 2, 1e-300))
     certain = step + left * (1.0 - unsure)
     each = left * unsure / np.maximum(queue, 1e-12)
     first = waiting.first_token(w, d, rate, busy, np.zeros_like(step), certain, (queue, each))
     # Who finds a step with prompts waits for that at least.
-    more, wait, found = longer - step, queue * first["wait_s"], np.maximum(share, queue)
-    square = share * more**2 + 2.0 * share * more * wait + (1.0 + first["wait_cv2"]) * wait * first["wait_s"]
-    each = np.maximum((share * more + wait) / np.maximum(found, 1e-12), 1e-12)
+    least, wait, found = longer - step, queue * first["wait_s"], np.maximum(share, queue)
+    square = share * least**2 + 2.0 * share * least * wait + (1.0 + first["wait_cv2"]) * wait * first["wait_s"]
+    each = np.maximum((share * least + wait) / np.maximum(found, 1e-12), 1e-12)
     varied = np.maximum(square / np.maximum(found * each**2, 1e-24) - 1.0, 0.0)
     return first | {"delayed": found, "wait_s": each, "wait_cv2": varied}
+
+
+def dealt(d: Demand, p: Point, service_cv2: Array, stalls: bool, replicas: Array) -> Array:
+    """Squared coefficient of variation of what arrives at each of ``replicas``, among which a Service deals a closed loop out and
+    which stand at ``p``: that of strangers, and of what one of them sends back more, or less, each gets its part. Shapes (rows,).
+
+    In mixed steps (not ``stalls``) prompts leave a queue one after the other, as in :func:`_back`. Where decodes stall, those of
+    a busy period of n, which those begin who came in one decode step, march until they are dealt out, as far as answers are
+    equally long: E[n^2]/E[n] (M/G/1, Takacs). To a twentieth: what varies by less is as good as strangers.
+    """
+    if stalls:
+        # In x = b/(1-b), less one; held where prompts fill more than half of the time.
+        x = np.minimum(p.busy / np.maximum(1.0 - p.busy, 1e-9), 1.0)
+        more = x * (2.0 + (1.0 + service_cv2) * x) + (1.0 + x) * p.level / rounds_of(p.burst, d)
+        more = more / (1.0 + SHOWN * apart(d, p.burst) ** 2)
+    else:
+        shifted = 2.0 * (apart(d, p.burst) * p.level / (d.gaps * np.maximum(p.busy, 1e-3))) ** 2
+        more = p.busy**2 * (np.minimum(service_cv2, 1.0) - 1.0) / (1.0 + shifted)
+    return np.asarray(np.round(20.0 * (1.0 + more / replicas)) / 20.0)

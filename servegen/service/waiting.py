@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from servegen.record import record
 from servegen.service import arrivals
+from servegen.service import drawn as drawing
 from servegen.service.demand import Demand
 
 Array = NDArray[np.float64]
@@ -41,13 +42,13 @@ class Work:
 
 def crowd(arrived: Array, d: Demand) -> Array:
     """Prompts over which the cost of one more is taken: one, and in bursts those that come in the same window on either side."""
-    return 1.0 + 2.0 * np.maximum(arrivals.company(arrived, d.arrival_cv2), 0.0)
+    return 1.0 + 2.0 * np.maximum(arrivals.company(arrived, d.arrival_cv2, d.dealt), 0.0)
 
 
 def alone(arrived: Array, d: Demand) -> Array:
     """Chance that a prompt has none behind it in the decode step in which it came, which sees ``arrived``. After three arrivals
     a quarter of a step is left on average: a prompt of a burst has others before it, and less time for more."""
-    return arrivals.none_after_one(arrived / 4.0, d.arrival_cv2)
+    return arrivals.none_after_one(arrived / 4.0, d.arrival_cv2, d.dealt)
 
 
 def interrupting(busy: Array, delayed: Array, alone: Array) -> Array:
@@ -64,7 +65,7 @@ def wait(w: Work, busy: Array, alone: Array, d: Demand, slots: Array | float) ->
     ``slots`` of the replica are before a request.
     """
     cv2, added = d.queue_cv2, w.added
-    delayed = arrivals.waits(busy, cv2, w.cv2)
+    delayed = arrivals.waits(busy, cv2, w.cv2, d.dealt)
     # A step in progress belongs to all of its prompts; those that wait with one cost what they add.
     held, ahead = w.each_s * (1.0 + (1.0 - added) * (w.prompts - 1.0)), added * busy
     free = np.maximum(1.0 - ahead, 1e-9)
@@ -83,6 +84,22 @@ def wait(w: Work, busy: Array, alone: Array, d: Demand, slots: Array | float) ->
     return delayed, mean if d.open_loop else np.minimum(mean, slots * w.each_s)
 
 
+def drawn(
+    w: Work, busy: Array, waits: tuple[Array, Array], d: Demand, slots: Array | float
+) -> tuple[tuple[Array, Array], Array, Array]:
+    """The :func:`wait` of those who are sent to the emptier of two servers, where it is not ``waits``; and what is to those who
+    wait as the share of busy time, and as the chance of a wait, are to a queue of M/G/1 (:func:`servegen.service.drawn.met`).
+    """
+    both, again = drawing.met(busy, d)
+    added = w.added
+    held = w.each_s * (1.0 + (1.0 - added) * (w.prompts - 1.0))
+    mean = (1.0 + w.cv2) / 2.0 * (held + w.each_s * added * again / np.maximum(1.0 - added * again, 1e-9))
+    mean = mean if d.open_loop else np.minimum(mean, slots * w.each_s)
+    rows = (np.asarray(d.drawn) > 1.0) & (np.asarray(d.queue_cv2) < 1.0)
+    delayed, each = np.where(rows, both, waits[0]), np.where(rows, mean, waits[1])
+    return (delayed, each), np.where(rows, again, busy), np.where(rows, again, delayed)
+
+
 def first_token(
     w: Work,
     d: Demand,
@@ -92,6 +109,7 @@ def first_token(
     request_s: Array,
     waits: tuple[Array, Array],
     behind: Array | None = None,
+    again: Array | None = None,
 ) -> dict[str, Array]:
     """What comes before a prompt's own computation, by the names of :class:`servegen.service.point.Point`.
 
@@ -101,7 +119,7 @@ def first_token(
     (delayed, mean), added = waits, w.added
     rest = step_s * (1.0 - (1.0 - added) * busy)
     if behind is None:
-        behind = arrivals.company(rate * rest / 2.0, d.arrival_cv2)
+        behind = arrivals.company(rate * rest / 2.0, d.arrival_cv2, d.dealt)
     longer, burst = _behind(w, d, added * busy, delayed, delayed * mean + rest / 2.0, behind)
     return {
         "const_s": request_s,
@@ -109,17 +127,20 @@ def first_token(
         "delayed": delayed,
         "wait_s": mean * (1.0 + longer),
         # Of a burst as many come before as behind, each by chance: their sum varies less than either.
-        "wait_cv2": _cv2(added * delayed, w) * (1.0 + burst * burst) / (1.0 + burst) ** 2,
+        "wait_cv2": _cv2(added * (delayed if again is None else again), added * busy, w) * (1.0 + burst**2) / (1.0 + burst) ** 2,
     }
 
 
-def _cv2(delayed: Array, w: Work) -> Array:
-    """Squared coefficient of variation of the wait of those who wait, from its second moment in M/G/1 (Takacs 1962).
+def _cv2(delayed: Array, busy: Array, w: Work) -> Array:
+    """Squared coefficient of variation of the wait of those who wait: for a geometric number of prompts, of which each takes what
+    is left of it where it was being computed at arrival, by chance ``busy``, and all of it where it came in the same burst.
 
-    E[W^2] = 2 E[W]^2 + rate*E[S^3] / (3 (1 - busy)): 1 for exponential service, more where few prompts are very long, and down to
-    that of the rest of a step where all are alike.
+    For Poisson arrivals it is that of M/G/1 (Takacs 1962), E[W^2] = 2 E[W]^2 + rate*E[S^3] / (3 (1 - busy)): 1 for exponential
+    service, more where few prompts are very long, and down to that of the rest of a step where all are alike.
     """
-    return np.asarray(2.0 * delayed - 1.0 + 4.0 / 3.0 * w.third * (1.0 - delayed) / (1.0 + w.cv2) ** 2)
+    left = np.minimum(busy / np.maximum(delayed, 1e-12), 1.0)
+    each = left * (4.0 / 3.0 * w.third / (1.0 + w.cv2) ** 2 - 1.0) + (1.0 - left) * w.cv2
+    return np.asarray(each * (1.0 - delayed) + delayed)
 
 
 def _behind(

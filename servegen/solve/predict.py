@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -10,14 +11,14 @@ from numpy.typing import NDArray
 from servegen.plan import Quantiles
 from servegen.record import record
 from servegen.roofline.step import join, take
-from servegen.service import latency, size
+from servegen.service import latency, size, turns
 from servegen.service.demand import Demand
 from servegen.service.disciplines import DISCIPLINES, means_only
-from servegen.service.point import Point
+from servegen.service.point import Point, stacked
 from servegen.service.server import Server
 from servegen.solve.candidate import Candidate, RoleChoice
 from servegen.solve.problem import Problem
-from servegen.solve.split import combine
+from servegen.solve.split import BUSIEST, combine
 
 Array = NDArray[np.float64]
 
@@ -37,24 +38,40 @@ def role_points(problem: Problem, roles: Sequence[RoleChoice], routed: bool = Tr
         together.setdefault((r.block.discipline, id(r.block.problem.demand)), []).append(i)
     for (name, _), index in together.items():
         some = [roles[i] for i in index]
-        d = problem.arriving(some[0].block.problem.demand)
-        if routed:
-            routers = np.array([r.role != "serve" for r in some])  # the draw of two between unequal groups evens less
-            d = size.at_replica(d, np.array([max(r.replicas, 1) for r in some]), evened=routers)
-        srv: Server = join([take(r.block.server, np.array([r.row])) for r in some])
-        cap = np.array([r.level_cap for r in some])
-        kind = problem.load_kind if some[0].role == "serve" else "rate"
-        target = np.array([r.load for r in some])
-        level = size.level_at(DISCIPLINES[name], srv, d, kind, target, cap, problem.think_s)
-        if kind == "rate":  # else a replica at its most may hold more requests than it has slots
-            level = np.where(target >= np.array([r.sustained for r in some]), cap, level)
-        both = DISCIPLINES[name](srv, d, level)
-        if name in BATCHING and problem.open_loop and not problem.saturate and not problem.bounded_start:  # else slots are free
-            limit, one = np.array([float(r.batch_limit) for r in some]), np.ones(len(some))
-            full = DISCIPLINES[name](means_only(srv, rates_only=True), d, limit).rate
-            both = size.behind_slots(both, d, limit, full, both.gap_s / srv.terms.decode_s(one, srv.kv_s))
+        both = _standing(problem, name, some, routed)
         points |= {i: take(both, np.array([row])) for row, i in enumerate(index)}
     return [points[i] for i in range(len(roles))]
+
+
+def _standing(problem: Problem, name: str, some: Sequence[RoleChoice], routed: bool) -> Point:
+    """The replicas of roles of one discipline ``name`` and one demand at the sized load, a row each."""
+    d, step = problem.arriving(some[0].block.problem.demand), DISCIPLINES[name]
+    if routed:
+        routers = np.array([r.role != "serve" for r in some])  # the draw of two between unequal groups evens less
+        d = size.at_replica(d, np.array([max(r.replicas, 1) for r in some]), evened=routers)
+    srv: Server = join([take(r.block.server, np.array([r.row])) for r in some])
+    cap, target = np.array([r.level_cap for r in some]), np.array([r.load for r in some])
+    full = target >= np.array([r.sustained for r in some])
+    if name == "prefill" and routed:  # fewer share a step than where bursts come undivided: it takes more time for the same
+        cap, full = np.maximum(cap, BUSIEST), np.zeros_like(full)
+    kind = problem.load_kind if some[0].role == "serve" else "rate"
+
+    def standing(d: Demand) -> Point:
+        level = size.level_at(step, srv, d, kind, target, cap, problem.think_s)
+        # Of another load than a rate a replica at its most may hold more requests than it has slots.
+        return step(srv, d, np.where(full, cap, level) if kind == "rate" else level)
+
+    both = standing(d)
+    if routed and name in BATCHING and kind == "concurrency" and not d.turns:
+        replicas = np.array([1.0 if r.grouped else float(r.replicas) for r in some])
+        cv2 = turns.dealt(d, both, srv.prefill_cv2, name == "prefill-first", replicas)
+        if (cv2 != 1.0).any():
+            both = standing(dataclasses.replace(d, arrival_cv2=cv2, queue_cv2=cv2))
+    if name in BATCHING and problem.open_loop and not problem.saturate and not problem.bounded_start:  # else slots are free
+        limit, one = np.array([float(r.batch_limit) for r in some]), np.ones(len(some))
+        most = step(means_only(srv, rates_only=True), d, limit).rate
+        both = size.behind_slots(both, d, limit, most, both.gap_s / srv.terms.decode_s(one, srv.kv_s))
+    return both
 
 
 @record
@@ -73,7 +90,7 @@ class Seen:
         """Deployments from their rows and the shares of these."""
         of = np.repeat(np.arange(len(parts)), [len(shares) for _, shares in parts])
         share = np.array([s for _, shares in parts for s in shares], dtype=np.float64)
-        return cls(join([p for p, _ in parts]), of, share, len(parts))
+        return cls(stacked([p for p, _ in parts]), of, share, len(parts))
 
     def exceeds(self, metric: str, d: Demand, t: Array) -> Array:
         """Chance that ``metric`` of a request, or of a gap, is above ``t``; both shape (deployments,)."""
@@ -122,7 +139,7 @@ def _ending(seconds: Array) -> Array:
 def seen_by_clients(roles: Sequence[RoleChoice], points: Sequence[Point]) -> tuple[Point, tuple[float, ...]]:
     """A deployment from its roles' points: its rows and their shares of the requests."""
     if roles[0].grouped:
-        return join(points), tuple(r.share for r in roles)
+        return stacked(points), tuple(r.share for r in roles)
     return points[0] if len(points) == 1 else combine(points[0], points[1]), (1.0,)
 
 

@@ -84,7 +84,8 @@ def stages(problem: Problem, roles: Sequence[RoleChoice], points: Sequence[Point
         gap_sd_s=none,
         gap_skew=none,
         stall_share=none,
-        stall_edges_s=np.zeros_like(whole.stall_edges_s),
+        stall_low_s=np.zeros_like(whole.stall_low_s),
+        stall_high_s=np.zeros_like(whole.stall_high_s),
     )
     out = []
     for terms, decode in zip(_terms(problem, first), _terms(problem, last), strict=True):

@@ -193,15 +193,18 @@ class Lengths:
         the upper end of the bin (the last: `longest`), so that percentiles read from it err to the safe side.
         """
         edges = np.array(NODE_EDGES)
-        weights = np.diff(edges)
+        values = self.means(edges)
+        if upper:
+            ends = self.quantile(edges[1:-1])
+            # The mean beyond p99.5 of a very heavy tail can pass p99.9.
+            values[_MEDIAN_BIN:] = np.maximum(values[_MEDIAN_BIN:], np.append(ends, self.longest)[_MEDIAN_BIN:])
+        return values, np.diff(edges)
+
+    def means(self, edges: Floats) -> Floats:
+        """Mean of each bin between two of these probabilities, ascending from 0 to 1. Shapes (n+1,) -> (n,)."""
         ends = self.quantile(edges)
         # Clipped because the difference of two integrals may leave its bin by a rounding error.
-        values = np.clip(np.diff(self._cumulative(edges, 1)) / weights, ends[:-1], ends[1:])
-        if upper:
-            ends[-1] = self.longest
-            # The mean beyond p99.5 of a very heavy tail can pass p99.9.
-            values[_MEDIAN_BIN:] = np.maximum(values[_MEDIAN_BIN:], ends[_MEDIAN_BIN + 1 :])
-        return values, weights
+        return np.clip(np.diff(self._cumulative(edges, 1)) / np.diff(edges), ends[:-1], ends[1:])
 
     def scaled(self, factor: float) -> Lengths:
         """max(1, factor * X). ValueError unless ``factor`` is positive."""

@@ -26,6 +26,8 @@ class Traffic:
     new_bins: list[float]
     whole_bins: list[float]
     bin_weights: list[float]
+    fine: list[tuple[float, float, float]]  # tokens to compute and of the whole prompt, and their weight, finer in the tail
+    places: list[float]  # tokens before one of all tokens
     new_mean: float
     new_cv2: float
     new_third: float
@@ -65,6 +67,8 @@ def traffic(problem: Problem) -> Traffic:
         [float(v) for v in d.uncached_nodes],
         [float(v) for v in d.total_nodes],
         [float(v) for v in d.node_weights],
+        [(float(v), float(w), float(p)) for v, w, p in zip(d.uncached_fine, d.total_fine, d.fine_weights, strict=True)],
+        [float(v) for v in d.places],
         float(d.uncached_mean),
         float(d.uncached_cv2),
         float(d.uncached_third),
@@ -123,7 +127,8 @@ def company(x: float, cv2: float) -> float:
     if excess <= 0.0:
         return excess * min(x, 1.0)
     none = max(none_after(x, cv2), 1e-12)
-    return min(max((1 - none) / none - x, 0.0), excess)
+    soon = max((1 - none) / none - x, 0.0)
+    return soon / math.hypot(1, soon / excess)
 
 
 def waiting(busy: float, cv2: float, service_cv2: float) -> float:
@@ -140,6 +145,19 @@ def waiting(busy: float, cv2: float, service_cv2: float) -> float:
         above = cv2 * math.log1p(-middle) + math.log1p(middle * cv2 / b) > 0
         low, high = (middle, high) if above else (low, middle)
     return 1 - low
+
+
+def alike(found: float, cv2: float, service_cv2: float) -> float:
+    """The chance of a wait that exponential services were found to have, of services that are alike: arrivals cluster."""
+    k = 1 / max(cv2, 1.0)
+    return found * (1 + 0.53 * k * (1 - k) * max(1 - service_cv2, 0.0) * (1 - found))
+
+
+def overflow(prompts: float, whole: float, cv2: float) -> float:
+    """Steps that a geometric number of prompts takes beyond one step, where several fit one."""
+    if whole >= 1:
+        return 0.0
+    return whole * prompts * (1 - 1 / prompts) ** (1 / whole) * (1 - 1 / max(cv2, 1.0))
 
 
 def two_tails(t: float, cv2: float) -> float:

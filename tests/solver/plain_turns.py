@@ -85,22 +85,39 @@ def stalling(w: Work, load: Traffic, tokens: float, variance: float, level: floa
     return Turn(step + behind, delayed, each, cv2, march, stalls, several / max(stalls, 1e-300))
 
 
+def returning(queue: float, level: float, busy: float) -> float:
+    """What such a queue is of one whose arrivals do not depend on it: a normal number that is held above 0."""
+    drift = math.sqrt(max(1 - busy, 1e-12) * level / max(busy * queue, 1e-12))
+
+    def held(z: float) -> float:
+        """Density at 0 over the chance of being above it, of deviation 1."""
+        return math.exp(-z * z / 2) / math.sqrt(2 * math.pi) / (math.erfc(-z / math.sqrt(2)) / 2)
+
+    low, high = -30.0, 8.0
+    for _ in range(100):
+        z = (low + high) / 2
+        low, high = (z, high) if held(z) > drift else (low, z)
+    return held(z) * (z + held(z))
+
+
 def queued(
-    w: Work, load: Traffic, level: float, rate: float, busy: float, steps: tuple[float, float, float], arrived: float
+    w: Work, load: Traffic, level: float, idle: float, rate: float, busy: float, steps: tuple[float, float, float], arrived: float
 ) -> tuple[float, float, float, float]:
-    """The certain part; chance, mean and variation of the wait for mixed steps. ``steps``: without prompts, with, their share."""
+    """The certain part; chance, mean and variation of the wait for mixed steps, which have no room for ``idle`` more. ``steps``:
+    without prompts, with, their share."""
     step, longer, share = steps
     ends = level / load.gaps
     shifts = 2 * (load.output_sd * ends / max(busy, 1e-3)) ** 2
     c = max((min(w.cv2, 1.0) + shifts) / (1 + shifts), 1e-3)
     delayed, mean = wait(w, busy, arrived, dataclasses.replace(load, queue_cv2=c), level)
-    mean = max(mean, 1e-12)
+    mean = max(mean * returning(rate * delayed * mean, level, busy), 1e-12)
     number = max(ends / max(-math.expm1(-ends), 1e-300), 1.0)
     beside, some = c * ends / 2 * w.each, c * (1 - 1 / number)
     behind_step = min(max(delayed - beside / mean, 0.0) * math.exp(-longer / mean), share)
-    queue = 1 - (1 - some) * (1 - behind_step)
-    left = beside + behind_step * mean
-    part = math.sqrt(level / (level + (rate * left) ** 2))  # of the wait that is not certain
+    queue = 1 - (1 - some) * (1 - behind_step) * math.exp(-idle)
+    left = beside + behind_step * mean + idle / max(rate, 1e-300)
+    varied = level + w.cv2 * rate * left
+    part = math.sqrt(varied / (varied + (rate * left) ** 2))  # of the wait that is not certain
     _, _, each, cv2 = first_token(w, load, rate, busy, 0.0, (queue, left * part / max(queue, 1e-12)))
     more, found = longer - step, max(share, queue)
     square = share * more**2 + 2 * share * more * queue * each + (1 + cv2) * queue * each**2

@@ -69,5 +69,7 @@ def first_token(
         longer = min(max(share + w.more * more / total, 0.0), most)
         burst = max(longer - share, 0.0)
     chance = w.added * delayed
-    cv2 = 2 * chance - 1 + 4 / 3 * w.third * (1 - chance) / (1 + w.cv2) ** 2
+    left = min(ahead / max(chance, 1e-12), 1.0)
+    each = left * (4 / 3 * w.third / (1 + w.cv2) ** 2 - 1) + (1 - left) * w.cv2
+    cv2 = each * (1 - chance) + chance
     return rest * (1 + longer), delayed, mean * (1 + longer), cv2 * (1 + burst**2) / (1 + burst) ** 2

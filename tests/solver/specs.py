@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Iterator, Sequence
@@ -57,6 +58,12 @@ def problem_of(text: str, filename: str = "asked.yaml") -> Problem:
 def problem(**stated: str) -> Problem:
     """The problem of :func:`spec_text` with these arguments."""
     return problem_of(spec_text(**stated))
+
+
+def scheduling(asked: Problem, scheduler: str) -> Problem:
+    """The same problem, whose engines can schedule in no other way."""
+    only = [dataclasses.replace(e, facts=dataclasses.replace(e.facts, schedulers=(scheduler,))) for e in asked.engines]
+    return dataclasses.replace(asked, engines=tuple(only))
 
 
 @contextlib.contextmanager

@@ -245,7 +245,7 @@ def test_servers_that_the_fabric_holds_back_are_predicted_where_they_stand(bound
 
 def test_counts_off_the_grid_are_looked_at_where_none_on_it_will_do() -> None:
     stated = {
-        "slo": "{e2e: {p99: 507ms}}",
+        "slo": "{e2e: {p99: 508ms}}",
         "traffic": "{rate: 300/s, burstiness: 2, isl: 1000, osl: 40}",
         "pool": "[{accelerator: h200, nodes: 20, perNode: 8, price: 3/h, fabric: {bandwidth: 400Gbps}}]",
         "constraints": "{engines: [sglang], topology: disaggregated, tp: [1], weights: [bf16], "

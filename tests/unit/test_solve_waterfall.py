@@ -110,7 +110,7 @@ def test_the_floor_is_the_ideal_roofline(engine: str, topology: str, bounds: str
     assert of(plan, "itl").floor_s == pytest.approx(plan.prediction.floor["step_time_s"], abs=3e-9)
     w = of(plan, "ttft")
     if w.statistic == "mean":
-        uncached, total, weights = d.uncached_nodes, d.total_nodes, d.node_weights
+        uncached, total, weights = d.uncached_fine, d.total_fine, d.fine_weights
     else:
         at = list(EDGES).index(PROBABILITIES[w.statistic])
         uncached, total, weights = d.uncached_edges[[at]], d.total_edges[[at]], np.ones(1)
@@ -120,7 +120,7 @@ def test_the_floor_is_the_ideal_roofline(engine: str, topology: str, bounds: str
         fixed = steps * np.maximum(ideal.weight_s, ideal.token_flop_s * uncached / steps)
         alone = (fixed + uncached * ideal.token_wire_s)[None, :] + ideal.attention_s(total, total - uncached)
     if first.block.discipline == "static":  # a batch takes what its members take on average
-        attention = ideal.attention_s(d.total_nodes, d.total_nodes - d.uncached_nodes) @ d.node_weights
+        attention = ideal.attention_s(d.total_fine, d.total_fine - d.uncached_fine) @ d.fine_weights
         alone = np.full_like(alone, float((ideal.chunk_s(np.array([d.uncached_mean])) + attention)[0]))
     tolerance = 1e-6 if w.statistic != "mean" or first.block.discipline != "mixed" else 0.05
     assert w.floor_s == pytest.approx(float(alone[0] @ weights), rel=tolerance)
