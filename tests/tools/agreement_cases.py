@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from servegen.solve.arrivals import Arrivals, Traffic
 from servegen.solve.problem import Problem
-from tests.solver.specs import LLAMA_8B, LLAMA_70B, problem_of, spec_text
+from tests.solver.specs import LLAMA_8B, LLAMA_70B, problem_of, scheduling, spec_text
 
 QWEN_32B = "Qwen/Qwen3-32B"
 LLAMA_405B = "meta-llama/Llama-3.1-405B-Instruct"
@@ -90,11 +89,7 @@ class Case:
 
     def problem(self) -> Problem:
         problem = problem_of(self.spec())
-        if " " not in self.engine:
-            return problem
-        (option,) = problem.engines
-        only = dataclasses.replace(option, facts=dataclasses.replace(option.facts, schedulers=("prefill-first",)))
-        return dataclasses.replace(problem, engines=(only,))
+        return scheduling(problem, "prefill-first") if " " in self.engine else problem
 
     def traffic(self, seed: int) -> Traffic:
         """A saturated pool is replayed at the rate that it was sized for, not in a closed loop."""
