@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for deepseek-v3-h200, plan e59c4b4d07824a64. Change the spec: an edit here is lost with the next build.
+# Written by servegen for deepseek-v3-h200, plan 7c0598d737718984. Change the spec: an edit here is lost with the next build.
 # Starts the decode server of deepseek-v3-h200 on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -16,8 +16,8 @@ exec python3 -m sglang.launch_server \
   --kv-cache-dtype bfloat16 \
   --context-length 52224 \
   --mem-fraction-static 0.899 \
-  --max-running-requests 736 \
-  --cuda-graph-max-bs-decode 92 \
+  --max-running-requests 760 \
+  --cuda-graph-max-bs-decode 95 \
   --schedule-policy fcfs \
   --disaggregation-mode decode \
   --disaggregation-transfer-backend nixl \

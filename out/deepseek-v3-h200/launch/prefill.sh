@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for deepseek-v3-h200, plan e59c4b4d07824a64. Change the spec: an edit here is lost with the next build.
+# Written by servegen for deepseek-v3-h200, plan 7c0598d737718984. Change the spec: an edit here is lost with the next build.
 # Starts the prefill server of deepseek-v3-h200 on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -11,14 +11,13 @@ exec python3 -m sglang.launch_server \
   --host 0.0.0.0 \
   --port 30000 \
   --tp-size 8 \
-  --attn-dp-size 4 \
   --dtype auto \
   --kv-cache-dtype bfloat16 \
   --context-length 52224 \
   --mem-fraction-static 0.899 \
   --max-running-requests 64 \
-  --chunked-prefill-size 4096 \
-  --max-prefill-tokens 4096 \
+  --chunked-prefill-size 2048 \
+  --max-prefill-tokens 2048 \
   --schedule-policy fcfs \
   --disaggregation-mode prefill \
   --disaggregation-transfer-backend nixl \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-405b-two-nodes, plan 080c2e2ec2190333. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-405b-two-nodes, plan 6a6e7032cb6a459d. Change the spec: an edit here is lost with the next build.
 # Starts one process of a serve server of llama3-405b-two-nodes that takes 2 nodes. Run it on each of them; rank 0 answers on port 30000:
 #   LEADER_ADDRESS='the host or address of rank 0' NODE_RANK='0 to 1' ./serve.sh
 # The processes meet at port 20000 of rank 0, and must reach each other on every port. Further flags may be appended, the same on each.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-405b, plan c607213438994bf4. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-405b, plan 329a61dd0137a94d. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-405b on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-70b-batch, plan 87a5c925dbe184d1. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-70b-batch, plan 71b52e41792d81a9. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-70b-batch on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 

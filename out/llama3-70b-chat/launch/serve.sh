@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-70b-chat, plan 8fcb7e7bf12ca7a5. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-70b-chat, plan b07c10758440aea7. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-70b-chat on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -15,11 +15,11 @@ exec python3 -m sglang.launch_server \
   --quantization fp8 \
   --kv-cache-dtype bfloat16 \
   --context-length 13312 \
-  --mem-fraction-static 0.873 \
-  --max-running-requests 63 \
-  --chunked-prefill-size 2048 \
-  --max-prefill-tokens 2048 \
-  --cuda-graph-max-bs-decode 63 \
+  --mem-fraction-static 0.834 \
+  --max-running-requests 64 \
+  --chunked-prefill-size 8192 \
+  --max-prefill-tokens 8192 \
+  --cuda-graph-max-bs-decode 64 \
   --schedule-policy fcfs \
   --enable-metrics \
   "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-70b-long-context, plan a28145a3f6332f66. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-70b-long-context, plan 754c24bc9789ff23. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-70b-long-context on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 

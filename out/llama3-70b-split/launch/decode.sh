@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-70b-split, plan 4cb68191df98dcec. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-70b-split, plan 6e44820dc4e3e9f1. Change the spec: an edit here is lost with the next build.
 # Starts the decode server of llama3-70b-split on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -17,8 +17,8 @@ exec python3 -m sglang.launch_server \
   --kv-cache-dtype bfloat16 \
   --context-length 27648 \
   --mem-fraction-static 0.823 \
-  --max-running-requests 52 \
-  --cuda-graph-max-bs-decode 52 \
+  --max-running-requests 51 \
+  --cuda-graph-max-bs-decode 51 \
   --schedule-policy fcfs \
   --disaggregation-mode decode \
   --disaggregation-transfer-backend nixl \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-70b-split, plan 4cb68191df98dcec. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-70b-split, plan 6e44820dc4e3e9f1. Change the spec: an edit here is lost with the next build.
 # Starts the prefill server of llama3-70b-split on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-70b-split, plan 4cb68191df98dcec. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-70b-split, plan 6e44820dc4e3e9f1. Change the spec: an edit here is lost with the next build.
 # Starts the router of llama3-70b-split on port 8000 of this machine. It is told the addresses of the servers:
 #   PREFILL_URLS='http://host-a:30000 http://host-b:30000' DECODE_URLS='http://host-c:30000' ./router.sh
 # BOOTSTRAP_PORT is the port of the prefill servers' KV handshake (default 8998). Further flags may be appended.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-8b-l40s, plan abf6b987b27e1e20. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-8b-l40s, plan 18051f6448655401. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-8b-l40s on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 

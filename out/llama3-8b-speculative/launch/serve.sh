@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for llama3-8b-speculative, plan c063784929204aa4. Change the spec: an edit here is lost with the next build.
+# Written by servegen for llama3-8b-speculative, plan 4fd98375f3c4bbbd. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of llama3-8b-speculative on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -16,10 +16,10 @@ exec python3 -m sglang.launch_server \
   --kv-cache-dtype bfloat16 \
   --context-length 15360 \
   --mem-fraction-static 0.625 \
-  --max-running-requests 361 \
+  --max-running-requests 363 \
   --chunked-prefill-size 16384 \
   --max-prefill-tokens 16384 \
-  --cuda-graph-max-bs-decode 361 \
+  --cuda-graph-max-bs-decode 363 \
   --schedule-policy fcfs \
   --speculative-algorithm EAGLE3 \
   --speculative-draft-model-path yuhuili/EAGLE3-LLaMA3.1-Instruct-8B \

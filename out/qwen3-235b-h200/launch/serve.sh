@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for qwen3-235b-h200, plan e60168d23e951ca0. Change the spec: an edit here is lost with the next build.
+# Written by servegen for qwen3-235b-h200, plan 3dbb2788e46c2929. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of qwen3-235b-h200 on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 

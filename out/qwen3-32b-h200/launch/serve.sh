@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by servegen for qwen3-32b-h200, plan 44c3f47fa4a7dc93. Change the spec: an edit here is lost with the next build.
+# Written by servegen for qwen3-32b-h200, plan f1ba28804da6982e. Change the spec: an edit here is lost with the next build.
 # Starts the serve server of qwen3-32b-h200 on port 30000 of this machine; further flags may be appended.
 set -euo pipefail
 
@@ -15,10 +15,10 @@ exec python3 -m sglang.launch_server \
   --kv-cache-dtype bfloat16 \
   --context-length 15360 \
   --mem-fraction-static 0.928 \
-  --max-running-requests 76 \
-  --chunked-prefill-size 2048 \
-  --max-prefill-tokens 2048 \
-  --cuda-graph-max-bs-decode 76 \
+  --max-running-requests 75 \
+  --chunked-prefill-size 4096 \
+  --max-prefill-tokens 4096 \
+  --cuda-graph-max-bs-decode 75 \
   --schedule-policy fcfs \
   --enable-metrics \
   "$@"
